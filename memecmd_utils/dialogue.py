@@ -43,6 +43,10 @@ Encode = Callable[[list[str]], np.ndarray]
 """Texts to unit vectors, [texts, dim]."""
 
 
+class NoText(MemecmdError, RuntimeError):
+    """The model has no usable text for a turn or a scenario, also after all attempts."""
+
+
 class Plan(NamedTuple):
     """What the dialogues of a run start from, before any model is asked."""
 
@@ -52,10 +56,7 @@ class Plan(NamedTuple):
 
 
 def plan(items: Sequence[schemas.NewsItem], pairs: Sequence[schemas.RolePair], profile: Profile) -> Plan:
-    """The cold starts of a run: at most `n_dialogues` of them, taken from news and role pairs in turn.
-
-    `ProfileError` where there are fewer than `n_news` items.
-    """
+    """The cold starts of a run: at most `n_dialogues` of them, taken from news and role pairs in turn."""
     n_news, n_role = sizes(profile)
     each = profile.dialogue.scenarios_per_pair
     scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
@@ -117,32 +118,23 @@ def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas
     )
 
 
-class RoleStarts(NamedTuple):
-    """What role pairs gave: scenarios, cold starts in the same order, and scenarios that came to nothing."""
-
-    scenarios: list[schemas.Scenario]
-    starts: list[schemas.ColdStart]
-    unfinished: list[schemas.Unfinished]
-
-
 async def role_cold_starts(
     pairs: Sequence[tuple[schemas.RolePair, int]],
     chat: Chat,
     profile: Profile,
     encode: Encode,
     glosses: Mapping[str, str] | None = None,
-) -> RoleStarts:
-    """Have an agent write so many scenarios of each pair, pairs side by side, and make starts of them."""
+) -> tuple[list[schemas.Scenario], list[schemas.ColdStart], list[schemas.Unfinished]]:
+    """Have an agent write so many scenarios of each pair, pairs side by side, and make cold starts of them.
+
+    Returns scenarios, their cold starts, and scenarios that came to nothing.
+    """
     work = (write_scenarios(pair, n, chat, profile, encode, glosses or {}) for pair, n in pairs)
     written = await chat.side_by_side(work)
     by_id = {pair.pair_id: pair for pair, _ in pairs}
     scenarios = [scenario for done, _ in written for scenario in done]
     starts = [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]
-    return RoleStarts(scenarios, starts, [lost for _, failed in written for lost in failed])
-
-
-class NoScenario(MemecmdError, RuntimeError):
-    """The model has no usable scenario, or no details for it, also after all attempts."""
+    return scenarios, starts, [lost for _, failed in written for lost in failed]
 
 
 async def write_scenarios(
@@ -151,7 +143,7 @@ async def write_scenarios(
     """Have an agent write `n` scenarios of a pair, each with its details; also those that came to nothing.
 
     One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
-    left out after `NEW_SCENARIO_TRIES`. The first `n` do not depend on how many follow.
+    left out after `NEW_SCENARIO_TRIES`.
     """
     done: list[schemas.Scenario] = []
     failed: list[schemas.Unfinished] = []
@@ -163,7 +155,7 @@ async def write_scenarios(
             earlier = [scenario.scenario for scenario in done]
             texts, source = await _new_scene(pair, name, earlier, chat, encode, cap, seed)
             texts |= await _details(pair, name, texts["scenario"], chat, seed)
-        except NoScenario as error:
+        except NoText as error:
             lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": str(error), "turns": []}
             failed.append(schemas.Unfinished(source=chat.backend.source, **lost, **made_by))
             continue
@@ -200,7 +192,7 @@ async def _new_scene(
             Message(role="assistant", text=files.dumps(answer.value.model_dump())),
             Message(role="user", text=again),
         ]
-    raise NoScenario(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
+    raise NoText(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
 
 
 async def _details(pair: schemas.RolePair, name: str, scenario: str, chat: Chat, seed: int) -> dict[str, Any]:
@@ -208,7 +200,7 @@ async def _details(pair: schemas.RolePair, name: str, scenario: str, chat: Chat,
     request = _scenario_request("scenario_details", f"{name}/details", schema, seed, pair, scenario=scenario)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schema))
     if answer.value is None:
-        raise NoScenario(f"no details for the scenario: {answer.outcome}: {answer.reason}")
+        raise NoText(f"no details for the scenario: {answer.outcome}: {answer.reason}")
     return answer.value.model_dump()
 
 
@@ -233,21 +225,19 @@ def relation(pair: schemas.RolePair) -> dict[str, str]:
 
 # --- What a speaker is asked: four phases (Eq. 11-14), and the summary agent (Eq. 16)
 
-Phase = Literal["initial", "early", "middle", "late"]
-MIDDLE_FROM, LATE_FROM = 7, 13
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
 
 
-def phase_of(turn: int) -> Phase:
+def phase_of(turn: int) -> Literal["initial", "early", "middle", "late"]:
     """Phase of a turn: t = 1, 2 <= t < 7, 7 <= t < 13, t >= 13 (Eq. 11-14)."""
     if turn < 1:
         raise ValueError(f"turns count from 1, got {turn}")
     if turn == 1:
         return "initial"
-    if turn < MIDDLE_FROM:
+    if turn < 7:
         return "early"
-    return "middle" if turn < LATE_FROM else "late"
+    return "middle" if turn < 13 else "late"
 
 
 def speaker_of(turn: int) -> Literal["A", "B"]:
@@ -330,14 +320,10 @@ def summary_request(start: schemas.ColdStart, earlier: Sequence[str], profile: P
 # --- The dialogues (Eq. 4-6, 15, 17)
 
 
-class NoUtterance(MemecmdError, RuntimeError):
-    """The model has no usable text for a turn, also after all attempts."""
-
-
 async def utter(
     start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, glosses: Mapping[str, str]
 ) -> schemas.Turn:
-    """u_t = A_t(P_t) (Eq. 15); `NoUtterance` where the model has no usable text."""
+    """u_t = A_t(P_t) (Eq. 15); `NoText` where the model has no usable text."""
     request = utterance_request(start, earlier, profile)
     names = (start.name_a, start.name_b)
 
@@ -354,7 +340,7 @@ async def utter(
 
     answer = await chat.ask(request, parse)
     if answer.value is None:
-        raise NoUtterance(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
+        raise NoText(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
     gloss = glosses.get(request.subject, "") if answer.source == "authored" else ""
     about = _about(request, answer, profile, f"utterance_{phase_of(len(earlier) + 1)}")
     return schemas.Turn(text=answer.value, gloss=gloss, violations=answer.violations, **about)
@@ -408,7 +394,7 @@ async def talk(
             try:
                 turns.append(await utter(start, earlier, chat, profile, glosses))
                 bar.update()
-            except NoUtterance as error:
+            except NoText as error:
                 reason = str(error)
         done = await asyncio.gather(*summaries)
     except Exception:
@@ -434,11 +420,6 @@ class Generated(NamedTuple):
     dialogues: list[schemas.Dialogue]
     unfinished: list[schemas.Unfinished]
 
-    @property
-    def lengths(self) -> list[int]:
-        """Characters of every turn."""
-        return [len(turn.text) for dialogue in self.dialogues for turn in dialogue.turns]
-
 
 async def generate(
     starts: Sequence[schemas.ColdStart],
@@ -452,11 +433,12 @@ async def generate(
     """Hold all dialogues side by side and write them in the order of `starts` (Eq. 17).
 
     `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
-    which never began. A start of a dialogue in `own` needs only the summaries that its file lacks. Stops on
-    the first fault of the endpoint; without any complete dialogue raises `NoUtterance`.
+    which never began. Of a dialogue in `own` only the summaries that its file lacks are asked for. Without
+    any complete dialogue raises `NoText`.
     """
     given = {dialogue.dialogue_id: dialogue for dialogue in own}
-    n_turns = sum(len(d.turns) for d in own) if own else len(starts) * profile.dialogue.n_turns
+    turns_of = {name: len(dialogue.turns) for name, dialogue in given.items()}
+    n_turns = sum(turns_of.get(start.dialogue_id, profile.dialogue.n_turns) for start in starts)
     with Progress(chat, n_turns, "turns", "turn") as bar:
         work = (
             sum_up(given[start.dialogue_id], start, chat, profile, bar)
@@ -472,17 +454,18 @@ async def generate(
     if made.unfinished and not made.dialogues:
         lost = made.unfinished[0]
         first = f"{lost.dialogue_id}, turn {lost.turn}: {lost.reason}"
-        raise NoUtterance(f"no dialogue came to its end; the first: {first}")
+        raise NoText(f"no dialogue came to its end; the first: {first}")
     files.write_jsonl(folder / "dialogues.jsonl", made.dialogues)
     files.write_jsonl(folder / "unfinished.jsonl", made.unfinished)
     return made
 
 
-def hold_on_workers(run: runs.Run, starts: Sequence[schemas.ColdStart]) -> int:
+def hold_on_workers(
+    run: runs.Run, starts: Sequence[schemas.ColdStart], own: Sequence[schemas.Dialogue] = ()
+) -> int:
     """With `engine: dask`, have Dask's workers hold the dialogues; returns how many parts they made.
 
-    Each worker records the replies to its part under the run's caps, so `generate` then finds them all on
-    record. Workers need this project and its folders at the same path, and the key's variable.
+    They record the replies under the run's caps, so that `generate` then finds them all on record.
     """
     models = run.profile.models
     if models.engine != "dask" or models.mode == "recorded" or models.llm == "authored":
@@ -495,19 +478,22 @@ def hold_on_workers(run: runs.Run, starts: Sequence[schemas.ColdStart]) -> int:
     with runs.dask_client(run.profile) as client:
         n = min(len(starts), len(client.nthreads()))
         each = max(1, models.concurrency // max(1, n))  # the cap holds for all workers together
-        futures = client.map(lambda part: _hold_part(run, part, each), [starts[i::n] for i in range(n)])
+        parts = [starts[i::n] for i in range(n)]
+        futures = client.map(lambda part: _hold_part(run, part, own, each), parts)
         for done in tqdm(as_completed(futures), total=n, desc="parts", unit="part"):
             done.result()
     return n
 
 
-def _hold_part(run: runs.Run, starts: Sequence[schemas.ColdStart], concurrency: int) -> None:
+def _hold_part(
+    run: runs.Run, starts: Sequence[schemas.ColdStart], own: Sequence[schemas.Dialogue], concurrency: int
+) -> None:
     """Hold some dialogues on a worker; all but what it records and spends is thrown away."""
     profile = run.profile.replace(concurrency=concurrency)
     with tempfile.TemporaryDirectory() as scratch:
         part = runs.Run(run.name, profile, Path(scratch), Path(scratch), spends_in=run.folder)
         with part.chat("generator", "dialogue_generation") as chat:
-            llm_chat.run(generate(starts, chat, profile, Path(scratch)))
+            llm_chat.run(generate(starts, chat, profile, Path(scratch), own=own))
 
 
 # --- One's own dialogues from a file
@@ -628,7 +614,6 @@ COPY_RATIO = 0.85
 REPEATED_CHARS = 6
 """Characters in a row from an earlier turn that count as saying it again; a name or an echo is shorter."""
 PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
-LABELS = "[AB甲乙丙丁]"
 ROLES = (
     r"用户|助手|助理|人类|机器人|系统|旁白|客服|AI|User|Assistant|Human|Bot|System|Narrator"
     r"|(?:角色|说话人|发言人)\w?"
@@ -636,10 +621,7 @@ ROLES = (
 
 
 def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()) -> list[str]:
-    """Return what is wrong with an utterance, in Chinese as it is told to the model; empty if nothing.
-
-    `earlier` are the utterances of the dialogue so far, oldest first; `names` are those of the speakers.
-    """
+    """What is wrong with an utterance after `earlier` ones, in Chinese as it is told to the model."""
     return list(broken_rules(text, earlier, max_chars, names))
 
 
@@ -648,9 +630,8 @@ def broken_rules(
 ) -> dict[str, int]:
     """`violations`, each with its weight: of five attempts the one with the least sum is kept.
 
-    Talk about the task weighs more than all others together: it is no utterance. What was said before adds
-    nothing to the dialogue; a prefix, an act or a face can be read over; a long sentence or a common
-    beginning is only less good.
+    Talk about the task is no utterance; what was said before adds nothing; a prefix, an act or a face can be
+    read over; a long sentence or a common beginning is only less good.
     """
     if not bare(text):
         return {"空的回复": 5}
@@ -662,8 +643,9 @@ def broken_rules(
     for name, (weight, pattern) in forbidden_forms().items():
         if match := pattern.search(text):
             broken[f"{name}（{match[0].strip('，,。！! ')}）"] = weight
-    if starter(text) in {starter(other) for other in earlier[-STARTER_WINDOW:]}:
-        broken[f"开头“{starter(text)}”和前面的话一样"] = 1
+    begins = bare(text)[:STARTER_CHARS]
+    if begins in {bare(other)[:STARTER_CHARS] for other in earlier[-STARTER_WINDOW:]}:
+        broken[f"开头“{begins}”和前面的话一样"] = 1
     if any(is_copy(text, other) for other in earlier):
         broken["重复了前面说过的话"] = 6
     elif run := shared_run(text, [*earlier, *example_lines()]):
@@ -674,11 +656,6 @@ def broken_rules(
 def bare(text: str) -> str:
     """Text without punctuation and blanks."""
     return PUNCTUATION.sub("", text)
-
-
-def starter(text: str) -> str:
-    """The first characters that a reader would notice as the same beginning."""
-    return bare(text)[:STARTER_CHARS]
 
 
 def is_copy(text: str, other: str) -> bool:
@@ -721,7 +698,7 @@ def forbidden_forms() -> dict[str, tuple[int, re.Pattern[str]]]:
 
 def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
     """The name before a speaker's words, as in 甲： or 【外婆】, also before a second speaker's; or None."""
-    known = "|".join([*map(re.escape, filter(None, names)), LABELS])
+    known = "|".join([*map(re.escape, filter(None, names)), "[AB甲乙丙丁]"])
     end = r"[\s\]］】)）*＊]*(?:[(（][^()（）]{1,10}[)）])?"
     match = re.search(
         rf"(?:^|(?<=[。！？!?…~\s]))[\s\[［【(（*＊#]*(?:(?:{known}){end}(?:说|道|回复?|问|答)?|(?:{ROLES}){end})\s*[：:]"

@@ -197,11 +197,11 @@ SEMIBOLD = 0.022
 # Written without spaces: a line may end after each character.
 _IDEOGRAPHS = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0003ffff"
 _LETTERS = rf"(?:(?![{_IDEOGRAPHS}])[^\W_][\u0300-\u036f]*)+"
-# A word or number in one piece, with the marks inside it (don't, 3.5, -2, a.b/c?d=1, C++), or a blank, or one
-# character with its accents.
+# A word or number in one piece, with the marks inside it: don't, 3.5, -2, a.b/c?d=1, C++.
+_WORD = rf"(?:[-+−](?=\d))?{_LETTERS}(?:['’.,:/@_+&=~#?%‐‑-]+{_LETTERS})*(?:\+\+)?"
+# What a line may not be cut in: a word or a character with the marks that open before and close behind it.
 _UNIT = re.compile(
-    rf"(?:[-+−](?=\d))?{_LETTERS}(?:['’.,:/@_+&=~#?%‐‑-]+{_LETTERS})*(?:\+\+)?|\s+|.[\u0300-\u036f]*",
-    re.DOTALL,
+    rf"[{re.escape(''.join(OPENING))}]*(?:{_WORD}|\S[\u0300-\u036f]*)[{re.escape(''.join(CLOSING))}]*\s*|\s+"
 )
 
 
@@ -236,53 +236,22 @@ def initials(names: Iterable[str]) -> dict[str, str]:
     signs = {name: "".join(pieces[:1]).upper() for name, pieces in parts.items()}
     for sign in dict.fromkeys(signs.values()):
         alike = {name: parts[name] for name in parts if signs[name] == sign}
-        if sign and len(alike) > 1:
-            signs |= _apart(alike, {signs[name] for name in parts if name not in alike})
+        if not sign or len(alike) == 1:
+            continue
+        taken = {signs[name] for name in parts if name not in alike}
+        columns = zip(*([piece.casefold() for piece in pieces] for pieces in alike.values()), strict=False)
+        same = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+        for candidates in (
+            {n: next((c for c in p[same:] if c.strip()), p[-1]).upper() for n, p in alike.items()},
+            {n: p[-1].upper() for n, p in alike.items()},
+            {n: "".join(p[:2]).upper() for n, p in alike.items()},
+            {n: "".join(p[:2]) for n, p in alike.items()},
+            {n: "".join(p[-2:]).upper() for n, p in alike.items()},
+        ):
+            if len(set(candidates.values())) == len(alike) and not taken & set(candidates.values()):
+                break
+        signs |= candidates
     return signs
-
-
-def _apart(alike: Mapping[str, list[str]], taken: set[str]) -> dict[str, str]:
-    """Signs for names that begin alike; the last resort may leave two alike."""
-    columns = zip(*([piece.casefold() for piece in pieces] for pieces in alike.values()), strict=False)
-    same = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-    choices: tuple[Callable[[list[str]], str], ...] = (
-        lambda pieces: next((piece for piece in pieces[same:] if piece.strip()), pieces[-1]).upper(),
-        lambda pieces: pieces[-1].upper(),
-        lambda pieces: "".join(pieces[:2]).upper(),
-        lambda pieces: "".join(pieces[:2]),
-        lambda pieces: "".join(pieces[-2:]).upper(),
-    )
-    for choice in choices:
-        signs = {name: choice(pieces) for name, pieces in alike.items()}
-        if len(set(signs.values())) == len(alike) and not taken & set(signs.values()):
-            break
-    return signs
-
-
-def units(line: str) -> list[str]:
-    """The smallest pieces of a paragraph between which a line may end.
-
-    Closing marks are joined to what stands before them and opening marks to what follows.
-
-    >>> units("他说“好”，看iPhone 15！")
-    ['他', '说', '“好”，', '看', 'iPhone', ' ', '15！']
-    """
-    pieces: list[str] = []
-    opened, quoted = False, False
-    for atom in _UNIT.findall(line):
-        if atom.isspace():
-            atom = " "
-        straight = atom == '"'  # opening and closing by turns
-        closes = atom in CLOSING or (straight and quoted)
-        if closes and len(pieces) > 1 and pieces[-1] == " ":
-            pieces[-2:] = [pieces[-2] + " "]
-        if pieces and (opened or closes):
-            pieces[-1] += atom
-        else:
-            pieces.append(atom)
-        quoted ^= straight
-        opened = atom in OPENING or (straight and quoted) or (opened and atom == " ")
-    return pieces
 
 
 def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
@@ -294,13 +263,13 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
     lines: list[str] = []
     for paragraph in clean(text).split("\n"):
         line = ""
-        for unit in units(paragraph):
-            for piece in [unit] if measure(unit) <= width else clusters(unit):
-                if line and measure(line.lstrip(" ") + piece.rstrip(" ")) > width:
-                    lines.append(line.strip(" "))
+        for unit in _UNIT.findall(re.sub(r"\s+", " ", paragraph).strip()):
+            for piece in [unit] if measure(unit.rstrip()) <= width else clusters(unit):
+                if line and measure((line + piece).strip()) > width:
+                    lines.append(line.strip())
                     line = ""
                 line += piece
-        lines.append(line.strip(" "))
+        lines.append(line.strip())
     return lines
 
 
@@ -825,25 +794,25 @@ def show_chat(
                 colour=colours.get(band, ""),
             )
         )
-    return _display(styles() + chat(shown, meme_position, english))
+    return _display(styles(), chat(shown, meme_position, english))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
     """Memes in a row, each with its caption, its gloss and a label below."""
     pictures = Thumbnails(files, 160)
     given = [*labels, *[""] * (len(memes) - len(labels))]
-    return _display(styles() + _parts().row([_shown(m, pictures) for m in memes], given))
+    return _display(styles(), _parts().row([_shown(m, pictures) for m in memes], given))
 
 
 def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
     """A card: the meme beside its four texts, each with its English below where the package has it."""
     boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
-    return _display(styles() + _parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
+    return _display(styles(), _parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
 
 
 def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
     """What the summary agent says of a turn: three boxes, in the colours of the meme's texts they meet."""
-    return _display(styles() + _parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
+    return _display(styles(), _parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
 
 
 def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str] = ()) -> "HTML":
@@ -851,7 +820,7 @@ def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[s
     given = [*labels, *[""] * (len(annotations) - len(labels))]
     sides = [{field: (label, MEME_SIDE[field][1])} for label in given]
     pairs = zip(annotations, sides, strict=True)
-    return _display(styles() + _parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
+    return _display(styles(), _parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
 
 
 def show_beside(**parts: "HTML") -> "HTML":
@@ -894,7 +863,7 @@ def _boxes(
     ]
 
 
-def _display(markup: str) -> "HTML":
+def _display(*parts: str) -> "HTML":
     from IPython.display import HTML
 
-    return HTML(str(markup))
+    return HTML("".join(map(str, parts)))  # not Markup's own sum, which would escape the style sheet

@@ -156,7 +156,8 @@ def _data_url(file: Path, side: int) -> str:
         picture = pictures.decode(file)
     except pictures.ImageRejected as error:
         raise FormError(f"{file.name}: {error}; take another picture of this meme") from error
-    return pictures.jpeg_url(picture, side, QUALITY)
+    picture.thumbnail((side, side))
+    return pictures.picture_url(picture, "JPEG", quality=QUALITY)
 
 
 def write_key(target: Path, row: type[KeyRow], rows: Iterable[KeyRow]) -> Path:

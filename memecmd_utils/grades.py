@@ -6,6 +6,7 @@ A grade is 0 (does not fit), 1 (one could send it) or 2 (it lands). Everywhere h
 
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pydantic import Field
 
 from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.library import example_memes
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
@@ -719,3 +721,88 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
         rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
         if len(rows):
             yield (rows, fit, other) if len(fit) else (rows, rows, "self")
+
+
+# --- Splits: the graded records that placement is fitted and measured on, and a benchmark is made of
+
+EXAMPLE, UNTOUCHED = "example", "untouched"
+POOL, LATER = "pool", "learned"
+"""Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The records that a split is made of."""
+
+    name: str
+    dialogues: Sequence[Dialogue]
+    memes: Mapping[str, Meme]
+    annotations: Sequence[Annotation]
+    grades: Mapping[str, Sequence[Grade]]
+    """Grades by batch, the first pool first."""
+    marks: Sequence[Mark] = ()
+
+
+def splits_of_run(
+    run: Run,
+    dialogues: Sequence[Dialogue],
+    memes: Sequence[Meme],
+    annotations: Sequence[Annotation],
+    path: Path | None = None,
+) -> list[Split]:
+    """The splits of a run: its own, and the untouched one where its grades are there; none without grades.
+
+    `path` is a user's table (`read_grades`), which takes the place of the example's grades; then a turn wants
+    a meme where some graded meme fits.
+    """
+    by_id = {meme.meme_id: meme for meme in memes}
+    if path:
+        given = read_grades(path, dialogues, by_id)
+        return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given}, marks_of(given))]
+    truth = truth_of_run(run.profile, dialogues, memes)
+    if not truth.grades:
+        return []
+    batches = {POOL: truth.grades, **({LATER: truth.later} if truth.later else {})}
+    own = Split(EXAMPLE, dialogues, by_id, annotations, batches, truth.marks)
+    later = untouched_split(own)
+    return [own, later] if later else [own]
+
+
+def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
+    """The split that no model has seen: new dialogues, and new memes beside the example's.
+
+    None where it is not graded, or where the run has another library than the example's.
+    """
+    folder = folder or paths.example / UNTOUCHED
+    truth, known = load_truth(folder), {row.meme_id for row in example_memes()}
+    if not truth.grades or not known <= set(example.memes):
+        return None
+    memes = {name: meme for name, meme in example.memes.items() if name in known}
+    for row in example_memes(folder):
+        memes[row.meme_id] = Meme(
+            source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
+            picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
+            width=1, height=1,
+        )  # fmt: skip
+    annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
+    return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
+
+
+def _dialogues(folder: Path) -> list[Dialogue]:
+    """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
+
+    def rows(name: str) -> dict[str, list[dict]]:
+        found: dict[str, list[dict]] = {}
+        for line in (folder / name).read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            found.setdefault(row.pop("dialogue_id"), []).append(row)
+        return found
+
+    summaries = rows("summaries.jsonl")
+    return [
+        Dialogue(
+            source="authored", dialogue_id=name, kind="news" if name.startswith("news") else "role", ref=name,
+            title=name, name_a="", name_b="", turns=turns, summaries=summaries.get(name, []), complete=True,
+        )
+        for name, turns in rows("dialogues.jsonl").items()
+    ]  # fmt: skip

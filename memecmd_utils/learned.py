@@ -1,62 +1,57 @@
-"""Learned placement: Eq. 22 with 72 weights in place of four, trees for its best, a gate that reads the chat.
+"""Learned placement: Eq. 22 with 72 weights in place of four, and a gate that reads the chat (notebook 04b).
 
-`evaluation.learning` fits what is applied here (plan: `data/example/PLACEMENT_PLAN.md`). A ranker compares
-six texts of a turn with six of a meme under each embedder. Trees look again at the memes that it puts first.
-A gate says from the turn's vectors whether one would send a meme at all. A meme is sent where all of it
-together promises most.
+A ranker compares six texts of a turn with six of a meme under each of two embedders. A gate says from the
+turn's vectors whether one would send a meme at all. A meme is sent where both together promise most. Both are
+fitted on grades and marks, out of fold by dialogue; the plan is `data/example/PLACEMENT_PLAN.md`.
 """
 
+import base64
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from tqdm.auto import tqdm
 
-from memecmd_utils import files, retrieval
-from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.retrieval import (
-    LEARNED,
-    NOISE,
-    Encode,
-    Ranking,
-    ScoredDialogue,
-    at_all_turns,
-    best_memes,
-    cut,
-    usable_annotations,
-)
+from memecmd_utils import files, grades, retrieval, statistics
+from memecmd_utils.embedders import embedder_of
+from memecmd_utils.evaluation import frame_rows
+from memecmd_utils.files import ExtraMissing, MemecmdError, StageOutputError, paths
+from memecmd_utils.grades import FITS, NDCG, UNTOUCHED, GroundTruth, Query, Split
+from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
+from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
 
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
 MEME_TEXTS = ("S+", "S-", "E", "Psi", "caption", "picture and caption")
 """What is known of a turn and of a meme, in the order of rows and columns of a ranker's weights."""
-FILE = "placement.json"
-"""Fitted weights, in the folder of the run they were fitted on; the example's are in `data/example`. A file
-of the same name with `.npz` holds what nobody reads: trees, the gate's coefficients, means."""
-RERANKED = 20
-"""Memes of a turn that the linear form puts first: the trees look again at these."""
-CHUNK = 1 << 15
-"""Pairs that trees score at a time: their numbers stay in the cache."""
-LAST_TURNS = 3
 GATE_TEXTS = (0, 1, 2, 4, 5)
 """Places in `TURN_TEXTS` of the texts that the gate reads: the joined one says nothing new to it."""
-GATE_TURNS = 18.0
-"""Turns of a dialogue of the example: the gate reads a turn's number in this unit."""
+LAST_TURN = 18
+"""Turns of a dialogue of the example: the gate reads a turn's number in this unit, and no higher one."""
+FILE, TABLES, SCORES = "placement.json", "landing.json", "learned.npz"
+"""Files of a run: fitted weights (the example's are in `data/example`), tables, and scores of its splits."""
+PAPER = "the paper's score"
 
 
 class PlacementError(MemecmdError, ValueError):
     """Learned weights that cannot be applied: other embedders, or a file of another form."""
 
 
+# --- Texts, vectors, cosines
+
+
 def turn_texts(before: Sequence[str], summary: SummaryReply | Summary) -> tuple[str, ...]:
     """The texts known before turn t, in the order of `TURN_TEXTS`: its summary and `before`, u_1..u_{t-1}."""
     parts = (summary.scenario, summary.emotion, summary.motivation)
-    return (*parts, "\n".join(parts), *("\n".join(before[-n:]) for n in (1, LAST_TURNS)))
+    return (*parts, "\n".join(parts), *("\n".join(before[-n:]) for n in (1, 3)))
 
 
 def meme_texts(meme: Meme, annotation: Annotation) -> tuple[str, ...]:
@@ -69,100 +64,25 @@ def meme_texts(meme: Meme, annotation: Annotation) -> tuple[str, ...]:
 def encode_texts(
     rows: Sequence[Sequence[str]], encode: Encode, side: str, means: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Centred unit vectors [rows, kinds, dim] of texts [rows][kinds], and the means [kinds, dim] taken off.
+    """Centred unit vectors [rows, 6, dim] of texts [rows][6], and the means [6, dim] that were taken off.
 
     Without `means` each kind is centred by its own mean. An empty text has the zero vector: it says nothing.
     """
     vectors, taken = [], []
     for kind, texts in enumerate(zip(*rows, strict=True)):
-        # In float64: trees ask on which side of a threshold a cosine lies, on every machine the same.
         raw = encode(texts, side).astype(np.float64)
-        mean = np.zeros(raw.shape[1]) if len(raw) < 2 else raw.mean(axis=0)
-        mean = mean if means is None else means[kind]
-        gaps = raw - mean
-        length = np.linalg.norm(gaps, axis=1, keepdims=True)
-        there = np.array([bool(text.strip()) for text in texts])[:, None] & (length >= NOISE)
-        vectors.append(np.where(there, gaps / np.where(there, length, 1), 0).astype(np.float32))
+        own = raw.mean(axis=0) if len(raw) > 1 else np.zeros(raw.shape[1])
+        mean = own if means is None else means[kind]
+        said = np.array([bool(text.strip()) for text in texts])[:, None]
+        vectors.append(np.where(said, retrieval.centre(raw, mean), 0).astype(np.float32))
         taken.append(mean.astype(np.float32))
     return np.stack(vectors, axis=1), np.stack(taken)
 
 
-@dataclass(frozen=True)
-class Ranker:
-    """Weights of all pairs of texts, [embedders, turn texts, meme texts]: Eq. 22 has four of them."""
-
-    weights: np.ndarray
-
-    @cached_property
-    def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights as a product [embedders, turn texts, rank] by [embedders, rank, meme texts].
-
-        The rank is the lowest that gives the weights but for their rounding: it says how many products score
-        a pair.
-        """
-        u, s, v = np.linalg.svd(self.weights)
-        rank = max(1, int((s > 1e-3 * s.max()).sum(axis=1).max()))
-        return u[:, :, :rank] * s[:, None, :rank], v[:, :rank]
-
-    def meme_rows(self, memes: Sequence[np.ndarray]) -> np.ndarray:
-        """What a turn's texts meet, [memes, sum over embedders of rank * dim], from [memes, 6, dim] each."""
-        parts = [np.einsum("rj,mjd->mrd", v, m) for v, m in zip(self.factors[1], memes, strict=True)]
-        return np.hstack([part.reshape(len(part), -1) for part in parts]).astype(np.float32)
-
-    def score(self, turns: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-        """Scores [turns, memes] of turns, [turns, 6, dim] each, and `meme_rows`, in one product.
-
-        The score is an expected gain but for a constant of the turn, so only differences at a turn count.
-        """
-        parts = [np.einsum("ir,tid->trd", u, t) for u, t in zip(self.factors[0], turns, strict=True)]
-        return np.hstack([part.reshape(len(part), -1) for part in parts]).astype(np.float32) @ rows.T
-
-
-@dataclass(frozen=True)
-class Trees:
-    """Regression trees: the gain of a pair is the sum of one leaf of each.
-
-    A tree has inner nodes in any order and leaves from left to right. `features`, `thresholds` and `reached`
-    have shape [trees, inner nodes]: a pair whose feature exceeds the threshold cannot reach the leaves to the
-    node's left, whose bits are 0 in `reached`. `values` [trees, leaves] are those of the leaves, at most 16.
-    """
-
-    features: np.ndarray
-    thresholds: np.ndarray
-    reached: np.ndarray
-    values: np.ndarray
-
-    def predict(self, pairs: np.ndarray) -> np.ndarray:
-        """Gain (0-4) to expect of pairs [pairs, features], float64.
-
-        The leaf of a pair is the leftmost that no node forbids (QuickScorer, Lucchese et al. 2015): a tree
-        costs one comparison a node of all pairs at once.
-        """
-        out = np.zeros(len(pairs))
-        bits = np.arange(1, 1 << 16)
-        leftmost = np.append(0, np.log2(bits & -bits)).astype(np.int8)  # of every set of leaves
-        for start in range(0, len(pairs), CHUNK):
-            columns = np.ascontiguousarray(pairs[start : start + CHUNK].T)
-            for features, thresholds, reached, values in zip(
-                self.features, self.thresholds, self.reached, self.values, strict=True
-            ):
-                leaves = np.full(columns.shape[1], 0xFFFF, dtype=np.uint16)
-                for feature, threshold, left in zip(features, thresholds, reached, strict=True):
-                    leaves &= np.where(columns[feature] > threshold, left, np.uint16(0xFFFF))
-                out[start : start + CHUNK] += values[leftmost[leaves]]
-        return out
-
-
-@dataclass(frozen=True)
-class WantedGate:
-    """P(one would send a meme here): a logistic regression on the turn's vectors, its number and speaker."""
-
-    coefficients: np.ndarray
-    intercept: float
-
-    def probability(self, inputs: np.ndarray) -> np.ndarray:
-        """P(wanted) of every turn, from `gate_inputs` [turns, inputs]."""
-        return 1 / (1 + np.exp(-(inputs @ self.coefficients + self.intercept)))
+def cosines(turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
+    """Cosines [turns, memes, 72] of vectors [turns, 6, dim] and [memes, 6, dim] of each embedder."""
+    parts = [np.einsum("tid,mjd->tmij", t, m, optimize=True) for t, m in zip(turns, memes, strict=True)]
+    return np.stack(parts, axis=2).reshape(len(turns[0]), len(memes[0]), -1).astype(np.float32)
 
 
 def gate_inputs(vectors: np.ndarray, turns: Sequence[int], speakers: Sequence[str]) -> np.ndarray:
@@ -171,135 +91,95 @@ def gate_inputs(vectors: np.ndarray, turns: Sequence[int], speakers: Sequence[st
     `vectors` [turns, 6, dim] are the first embedder's, `speakers` are A, who opens, and B.
     """
     chosen = vectors[:, GATE_TEXTS].reshape(len(vectors), -1).astype(np.float64)
-    number = np.asarray(turns, dtype=np.float64) / GATE_TURNS
+    number = np.minimum(np.asarray(turns, dtype=np.float64), LAST_TURN) / LAST_TURN
     return np.column_stack([chosen, number, np.asarray(speakers) == "A"])
+
+
+# --- The model
+
+
+class Predicted(NamedTuple):
+    """What models say of turns: scores [turns, memes], P(wanted) and promise [turns]."""
+
+    scores: np.ndarray
+    wanted: np.ndarray
+    promise: np.ndarray
 
 
 @dataclass(frozen=True)
 class PlacementModel:
-    """A ranker, trees for its best memes, a gate, and the gain to expect of a turn's best meme."""
+    """Weights of all pairs of texts, a gate, and the gain to expect of a turn's best meme."""
 
-    embedders: tuple[str, ...]
-    """Name and version of each embedder, in the order of the ranker's weights; the gate reads the first."""
-    ranker: Ranker
-    trees: Trees
-    gate: WantedGate
+    weights: np.ndarray
+    """[embedders, 6 texts of the turn, 6 of the meme]: Eq. 22 has four of them."""
+    gate: np.ndarray
+    """Coefficients of a logistic regression on `gate_inputs`, and its intercept."""
     gains: np.ndarray
-    """Best scores and the gains (0-4) to expect of them, [2, points], both ascending."""
+    """Best scores and the gains (0-4, twice the mean grade) to expect of them, [2, points], ascending."""
+
+    def score(self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
+        """Scores [turns, memes] of vectors [turns, 6, dim] and [memes, 6, dim] of each embedder.
+
+        A score is an expected gain but for a constant of the turn, which is taken off: only differences at a
+        turn count.
+        """
+        scores = np.zeros((len(turns[0]), len(memes[0])))
+        for weights, t, m in zip(self.weights, turns, memes, strict=True):
+            asked = np.einsum("ij,tid->tjd", weights, t, optimize=True).astype(np.float32)
+            scores += asked.reshape(len(t), -1) @ m.reshape(len(m), -1).T
+        return scores - scores.mean(axis=1, keepdims=True)
+
+    def wanted(self, inputs: np.ndarray) -> np.ndarray:
+        """P(one would send a meme here) of every turn, from `gate_inputs` [turns, inputs]."""
+        return 1 / (1 + np.exp(-(inputs @ self.gate[:-1] + self.gate[-1])))
 
     def expected_gain(self, best_scores: np.ndarray) -> np.ndarray:
         """The gain (0-4) to expect of memes with these best scores of their turns."""
         return np.interp(best_scores, *self.gains)
 
-    def promise(self, best_scores: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """P(wanted) times the gain to expect: where to send is decided by it. Shape [turns]."""
-        return self.gate.probability(inputs) * self.expected_gain(best_scores)
+    def predict(
+        self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray], inputs: np.ndarray
+    ) -> Predicted:
+        """Scores, P(wanted), and the promise: P(wanted) times the gain to expect of the best meme."""
+        scores, wanted = self.score(turns, memes), self.wanted(inputs)
+        return Predicted(scores, wanted, wanted * self.expected_gain(scores.max(axis=1)))
 
-    def as_json(self) -> dict[str, Any]:
-        """What one reads of the model, rounded to what its results need."""
-        return {
-            "weights": {
-                name: {
-                    turn: dict(zip(MEME_TEXTS, np.round(row, 5).tolist(), strict=True))
-                    for turn, row in zip(TURN_TEXTS, weights, strict=True)
-                }
-                for name, weights in zip(self.embedders, self.ranker.weights, strict=True)
-            },
-            "gains": np.round(self.gains, 6).tolist(),
+    def as_json(self, embedders: Sequence[str]) -> dict[str, Any]:
+        """The model as it stands in `placement.json`: weights by the names of their texts."""
+        weights = {
+            name: {
+                turn: dict(zip(MEME_TEXTS, np.round(row, 5).tolist(), strict=True))
+                for turn, row in zip(TURN_TEXTS, rows, strict=True)
+            }
+            for name, rows in zip(embedders, self.weights, strict=True)
         }
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The rest of it."""
-        gate = np.append(self.gate.coefficients, self.gate.intercept).astype(np.float32)
-        return {"gate": gate, **vars(self.trees)}
+        return {"weights": weights, "gains": np.round(self.gains, 6).tolist(), "gate": _packed(self.gate)}
 
     @classmethod
-    def read(cls, embedders: Sequence[str], values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]):
-        """The model that `as_json` and `arrays` wrote."""
-        weights = np.array(
-            [[[values["weights"][n][t][m] for m in MEME_TEXTS] for t in TURN_TEXTS] for n in embedders]
-        )
+    def of_json(cls, values: Mapping[str, Any], embedders: Sequence[str]) -> "PlacementModel":
+        """The model that `as_json` wrote."""
+        weights = [[[values["weights"][n][t][m] for m in MEME_TEXTS] for t in TURN_TEXTS] for n in embedders]
         gains = np.array(values["gains"], dtype=np.float64)
-        trees = Trees(*(arrays[name] for name in Trees.__dataclass_fields__))
-        shapes = {trees.features.shape, trees.thresholds.shape, trees.reached.shape}
-        if gains.ndim != 2 or len(gains) != 2 or not gains.size or len(shapes) != 1:
-            raise ValueError("gains or trees of another form")
-        if trees.features.size and not 0 <= trees.features.min() <= trees.features.max() < weights.size:
-            raise ValueError("trees that ask for features that are not there")
-        gate = arrays["gate"].astype(np.float64)
-        return cls(tuple(embedders), Ranker(weights), trees, WantedGate(gate[:-1], float(gate[-1])), gains)
+        if gains.ndim != 2 or len(gains) != 2 or not gains.size:
+            raise ValueError("gains of another form")
+        return cls(np.array(weights), _unpacked(values["gate"]), gains)
 
 
-@dataclass(frozen=True)
-class LearnedIndex:
-    """A library as a model compares it: `memes` [memes, 6, dim] for each embedder, in the order of ids."""
-
-    model: PlacementModel
-    meme_ids: Sequence[str]
-    memes: Sequence[np.ndarray]
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """What the linear form meets."""
-        return self.model.ranker.meme_rows(self.memes)
-
-    def best(self, turns: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores of the k best memes of every turn, [turns, k] each, k <= `RERANKED`.
-
-        The linear form, less its mean at the turn, finds `RERANKED` memes. A score is that plus the trees'
-        gain; equal scores go by id.
-        """
-        found = [(best[:, :k], scores[:, :k]) for _, best, scores in self._blocks(turns)]
-        return tuple(np.concatenate(part) for part in zip(*found, strict=True))  # type: ignore[return-value]
-
-    def scores(self, turns: Sequence[np.ndarray]) -> np.ndarray:
-        """Scores [turns, memes]: memes beyond the best keep the linear form's order, below them."""
-        out = []
-        for linear, best, scores in self._blocks(turns):
-            below = scores.min(axis=1) - linear.max(axis=1) - 1
-            linear += below[:, None]
-            np.put_along_axis(linear, best, scores, axis=1)
-            out.append(linear)
-        return np.concatenate(out)
-
-    def _first(self, linear: np.ndarray) -> np.ndarray:
-        """Positions [turns, `RERANKED`] of the highest scores in any order; of equal ones the first by id."""
-        if len(self.meme_ids) <= RERANKED:
-            return best_memes(linear, self.meme_ids, RERANKED)
-        best = np.argpartition(linear, -RERANKED, axis=1)[:, -RERANKED:]
-        lowest = np.take_along_axis(linear, best, axis=1).min(axis=1, keepdims=True)
-        tied = (linear >= lowest).sum(axis=1) > RERANKED
-        best[tied] = best_memes(linear[tied], self.meme_ids, RERANKED)
-        return best
-
-    def _blocks(self, turns: Sequence[np.ndarray], size: int = 128) -> Iterator[tuple[np.ndarray, ...]]:
-        """Linear scores [turns, memes], and the best memes with their scores in order, of some turns each."""
-        for start in range(0, max(1, len(turns[0])), size):
-            block = [turn[start : start + size] for turn in turns]
-            linear = self.model.ranker.score(block, self.rows)
-            mean = linear.mean(axis=1, dtype=np.float64, keepdims=True)
-            best = self._first(linear)
-            cosines = np.stack(
-                [_cosines(t, m[best]) for t, m in zip(block, self.memes, strict=True)], axis=2
-            )  # [turns, best, embedders, 6, 6]
-            gains = self.model.trees.predict(cosines.reshape(best.size, -1)).reshape(best.shape)
-            scores = np.einsum("tkeij,eij->tk", cosines, self.model.ranker.weights) - mean + gains
-            order = np.lexsort((np.array(self.meme_ids)[best], -np.round(scores, 6)), axis=1)
-            best, scores = (np.take_along_axis(part, order, axis=1) for part in (best, scores))
-            yield linear - mean, best, scores
+def _packed(values: np.ndarray) -> str:
+    """Numbers that nobody reads, as float32 in base64."""
+    return base64.b64encode(np.asarray(values, dtype="<f4").tobytes()).decode()
 
 
-def _cosines(turns: np.ndarray, memes: np.ndarray) -> np.ndarray:
-    """Cosines [turns, k, 6, 6] in float64 of turns [turns, 6, dim] and k memes each [turns, k, 6, dim]."""
-    flat = memes.reshape(len(memes), -1, memes.shape[3]).astype(np.float64)  # one product a turn
-    product = np.matmul(turns.astype(np.float64), flat.transpose(0, 2, 1))
-    return product.reshape(len(turns), 6, -1, 6).transpose(0, 2, 1, 3)
+def _unpacked(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64)
 
 
 @dataclass(frozen=True)
 class LearnedPlacement:
     """The model for any chat, and for each dialogue that was learned from the one that did not see it."""
 
+    embedders: tuple[str, ...]
+    """Name and version of each embedder, in the order of the weights; the gate reads the first."""
     model: PlacementModel
     folds: Sequence[PlacementModel]
     """The models that were fitted without one fold of these dialogues each."""
@@ -320,29 +200,66 @@ class LearnedPlacement:
         """The model that saw no grade and no mark of this dialogue."""
         return self.folds[self.fold_of[dialogue_id]] if dialogue_id in self.fold_of else self.model
 
-    def check_embedders(self, names: Sequence[str]) -> None:
-        """`PlacementError` where a run's embedders are not those that the weights were fitted under."""
-        if tuple(names) != self.model.embedders:
-            raise PlacementError(
-                f"the learned weights are for the embedders {' and '.join(self.model.embedders)}, this run "
-                f"has {' and '.join(names)}: fit your own with `make fit-placement`, or take another strategy"
-            )
+    def predict(
+        self,
+        names: Sequence[str],
+        turns: Sequence[np.ndarray],
+        memes: Sequence[np.ndarray],
+        inputs: np.ndarray,
+    ) -> Predicted:
+        """Every turn by the model that did not see its dialogue; `names` are the dialogues of the turns."""
+        found = Predicted(np.empty((len(names), len(memes[0]))), *np.empty((2, len(names))))
+        fold = np.array([self.fold_of.get(name, -1) for name in names])
+        for number in np.unique(fold):
+            rows, model = fold == number, self.model if number < 0 else self.folds[number]
+            for part, values in zip(
+                found, model.predict([t[rows] for t in turns], memes, inputs[rows]), strict=True
+            ):
+                part[rows] = values
+        return found
 
     def save(self, path: Path) -> None:
-        """Write what one reads into a JSON file, and the rest beside it, with the suffix `.npz`."""
+        """Write all of it into a JSON file."""
         out = {
-            "embedders": list(self.model.embedders),
+            "embedders": list(self.embedders),
             "promises": np.round(self.promises, 5).tolist(),
-            "model": self.model.as_json(),
-            "folds": [model.as_json() for model in self.folds],
+            "model": self.model.as_json(self.embedders),
+            "folds": [model.as_json(self.embedders) for model in self.folds],
             "fold_of": dict(sorted(self.fold_of.items())),
+            "turn_means": [_packed(means) for means in self.turn_means],
         }
-        arrays = {f"means_{n}": means.astype(np.float32) for n, means in enumerate(self.turn_means)}
-        for number, model in enumerate((self.model, *self.folds)):
-            arrays |= {f"{name}_{number}": values for name, values in model.arrays().items()}
-        with files.atomic_path(path.with_suffix(".npz")) as part:
-            np.savez_compressed(part, **arrays)
         files.write_json(path, out)
+
+
+def load_placement(path: Path) -> LearnedPlacement:
+    """Read what `LearnedPlacement.save` wrote; `PlacementError` where it is not there or of another form."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        names = tuple(values["embedders"])
+        model, *folds = (PlacementModel.of_json(v, names) for v in (values["model"], *values["folds"]))
+        means = [_unpacked(text).reshape(len(TURN_TEXTS), -1) for text in values["turn_means"]]
+        promises = np.array(values["promises"], dtype=np.float64)
+        return LearnedPlacement(names, model, folds, dict(values["fold_of"]), means, promises)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PlacementError(f"no learned placement in {path.name}: {error}") from error
+
+
+def open_placement(folder: Path, names: Sequence[str]) -> LearnedPlacement:
+    """The weights that were fitted on the run in `folder`, or else the shipped ones.
+
+    Raises `PlacementError` where they are for other embedders than those of these names, if any are given.
+    """
+    own = folder / FILE
+    found = load_placement(own if own.is_file() else paths.example / FILE)
+    if names and tuple(names) != found.embedders:
+        raise PlacementError(
+            f"the learned weights are for the embedders {' and '.join(found.embedders)}, this run has "
+            f"{' and '.join(names)}: fit your own with `make fit-placement`, or take another strategy"
+        )
+    return found
+
+
+# --- Applied to dialogues and chats
 
 
 @dataclass(frozen=True)
@@ -353,27 +270,30 @@ class LearnedLibrary:
     encoders: Sequence[Encode]
     meme_ids: Sequence[str]
     memes: Sequence[np.ndarray]
-    _indices: dict[int, LearnedIndex] = field(default_factory=dict, repr=False)
 
     def promises(
         self,
-        model: PlacementModel,
+        names: Sequence[str],
         texts: Sequence[Sequence[str]],
         turns: Sequence[int],
         speakers: Sequence[str],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Position of each turn's best meme, the gain (0-4) to expect of it, and its promise, [turns] each.
 
-        `texts` are `turn_texts`, `turns` their numbers, `speakers` A, who opens, or B.
+        Every turn has the name of its dialogue (any, of a chat that nobody learned from), its `turn_texts`,
+        its number, and its speaker: A, who opens, or B.
         """
-        index = self._indices.setdefault(id(model), LearnedIndex(model, self.meme_ids, self.memes))
         vectors = [
             encode_texts(texts, encode, "query", means)[0]
             for encode, means in zip(self.encoders, self.placement.turn_means, strict=True)
         ]
-        best, scores = (part[:, 0] for part in index.best(vectors, 1))
         inputs = gate_inputs(vectors[0], turns, speakers)
-        return best, model.expected_gain(scores), model.promise(scores, inputs)
+        found = self.placement.predict(names, vectors, self.memes, inputs)
+        gains = [
+            self.placement.of_dialogue(n).expected_gain(s.max())
+            for n, s in zip(names, found.scores, strict=True)
+        ]
+        return retrieval.best_memes(found.scores, self.meme_ids, 1)[:, 0], np.array(gains), found.promise
 
 
 def open_library(
@@ -383,48 +303,35 @@ def open_library(
     encoders: Sequence[Encode],
 ) -> LearnedLibrary:
     """Encode what is known of all usable memes; each kind of text is centred by its own mean."""
-    usable = usable_annotations(annotations)
+    usable = retrieval.usable_annotations(annotations)
     texts = [meme_texts(memes[a.meme_id], a) for a in usable]
     vectors = [encode_texts(texts, encode, "document")[0] for encode in encoders]
     return LearnedLibrary(placement, encoders, [a.meme_id for a in usable], vectors)
 
 
 def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> list[ScoredDialogue]:
-    """The best meme and its promise at every turn 2..T, for the gate of `placement.place`.
+    """The best meme and its promise at every turn 2..T, for the gate of `retrieval.place`.
 
-    A dialogue that was learned from is judged by the model that did not see it. A turn without a usable
-    summary gets -inf.
+    A turn without a usable summary gets -inf.
     """
-    rankings = []
+    out = []
     for dialogue in dialogues:
+        memes, promise = (
+            np.full((len(dialogue.summaries), 1), -1),
+            np.full((len(dialogue.summaries), 1), -np.inf),
+        )
+        usable = [not summary.unscored for summary in dialogue.summaries]
         known = [summary for summary in dialogue.summaries if not summary.unscored]
         if known:
             texts = [turn_texts([u.text for u in dialogue.turns if u.turn < s.turn], s) for s in known]
-            model = library.placement.of_dialogue(dialogue.dialogue_id)
-            best, _, promise = library.promises(
-                model, texts, [s.turn for s in known], [s.speaker for s in known]
+            names, speakers = [dialogue.dialogue_id] * len(known), [s.speaker for s in known]
+            memes[usable, 0], _, promise[usable, 0] = library.promises(
+                names, texts, [s.turn for s in known], speakers
             )
-        else:
-            best, promise = np.empty(0, dtype=np.int64), np.empty(0)
-        usable = np.array([not summary.unscored for summary in dialogue.summaries], dtype=bool)
-        found = Ranking(best[:, None], promise[:, None], np.zeros((len(best), 1, 4)))
-        rankings.append(Ranking(*(at_all_turns(p, usable) for p in found)))
-        rankings[-1].scores[~usable] = -np.inf
-        rankings[-1].memes[~usable] = -1
-    ranking = Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
-    return cut(dialogues, np.zeros((len(ranking.memes), 3, 0), dtype=np.float32), ranking)
-
-
-def open_placement(folder: Path, names: Sequence[str]) -> LearnedPlacement:
-    """The weights that were fitted on the run in `folder`, or else the shipped ones.
-
-    Raises `PlacementError` where they are for other embedders than those of these names, if any are given.
-    """
-    own = folder / FILE
-    found = load_placement(own if own.is_file() else paths.example / FILE)
-    if names:
-        found.check_embedders(names)
-    return found
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        ranking = Ranking(memes, promise, np.zeros((*memes.shape, 4)))
+        out.append(ScoredDialogue(dialogue, turns, np.zeros((len(turns), 3, 0)), ranking))
+    return out
 
 
 def score_by_learned(
@@ -453,26 +360,522 @@ def score_by_learned(
     return score_dialogues(dialogues, open_library(placement, memes, annotations, encoders))
 
 
-def load_placement(path: Path) -> LearnedPlacement:
-    """Read what `LearnedPlacement.save` wrote; `PlacementError` where it is not there or of another form."""
+# --- Fitted on grades and marks, out of fold
+
+FOLDS, INNER_FOLDS = 5, 4
+PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+RANKS = (2, 3, 6)
+UNGRADED = (0.0, 0.3, 1.0)
+"""Weights of pairs that nobody graded; they count as gain 0."""
+GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Inverse penalties of the gate, as scikit-learn's `C`."""
+
+
+class Choice(NamedTuple):
+    """What inner folds choose for the weights."""
+
+    penalty: float
+    rank: int
+    ungraded: float
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Turns and memes as vectors, and what graders and markers said of them."""
+
+    asked: Sequence[Query]
+    meme_ids: Sequence[str]
+    turns: Sequence[np.ndarray]
+    """[turns, 6, dim] for each embedder."""
+    memes: Sequence[np.ndarray]
+    """[memes, 6, dim] for each embedder."""
+    gains: np.ndarray
+    """[turns, memes], 0-4, twice the mean grade; nan where nobody graded."""
+    marks: np.ndarray
+    """[turns, markers], 0 or 1."""
+    turn_means: Sequence[np.ndarray] = ()
+
+    @cached_property
+    def names(self) -> np.ndarray:
+        """Dialogue id of every turn."""
+        return np.array([query.dialogue.dialogue_id for query in self.asked])
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """Kind of every turn's dialogue, news or role."""
+        return np.array([query.dialogue.kind for query in self.asked])
+
+    @cached_property
+    def inputs(self) -> np.ndarray:
+        """What the gate reads at every turn."""
+        speakers = [query.dialogue.turns[query.turn - 1].speaker for query in self.asked]
+        return gate_inputs(self.turns[0], [query.turn for query in self.asked], speakers)
+
+    @cached_property
+    def cosines(self) -> np.ndarray:
+        """Of all pairs, [turns, memes, 72]."""
+        return cosines(self.turns, self.memes)
+
+    def ndcg(self, scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """nDCG@5 of scores [rows, memes] at those of the rows (a mask) that have a fitting meme."""
+        gains = self.gains[rows]
+        at = (np.nan_to_num(gains) / 2 >= FITS).any(axis=1)
+        return grades.per_turn(retrieval.order(scores[at], self.meme_ids), gains[at] / 2)[:, NDCG]
+
+
+def read_corpus(
+    split: Split, encoders: Mapping[str, Encode], turn_means: Sequence[np.ndarray | None] = (None, None)
+) -> Corpus:
+    """Encode what is known of all turns that have a summary and of all usable memes.
+
+    `turn_means` [6, dim] of each embedder centre the texts of turns; None: their own means.
+    """
+    asked = grades.queries(split.dialogues)
+    summaries = [s for dialogue in split.dialogues for s in dialogue.summaries if not s.unscored]
+    usable = [a for a in split.annotations if a.usable]
+    of_turns = [
+        turn_texts([u.text for u in q.dialogue.turns if u.turn < q.turn], s)
+        for q, s in zip(asked, summaries, strict=True)
+    ]
+    of_memes = [meme_texts(split.memes[a.meme_id], a) for a in usable]
+    keys, meme_ids = [q.key for q in asked], [a.meme_id for a in usable]
+    given = grades.mean_grades(grade for batch in split.grades.values() for grade in batch)
+    truth = GroundTruth(split.marks, [])
+    sent = [truth.turns_of(marker) for marker in truth.markers]
+    turns, means = zip(
+        *(encode_texts(of_turns, e, "query", m) for e, m in zip(encoders.values(), turn_means, strict=True)),
+        strict=True,
+    )
+    memes = [encode_texts(of_memes, encode, "document")[0] for encode in encoders.values()]
+    marks = np.array([[key in turns_ for turns_ in sent] for key in keys], dtype=int)
+    gains = 2 * grades.grade_matrix(keys, meme_ids, given)
+    return Corpus(asked, meme_ids, turns, memes, gains, marks.reshape(len(keys), len(sent)), means)
+
+
+def deal(names: Sequence[str], kinds: Sequence[str], n: int) -> np.ndarray:
+    """Fold 0..n-1 of every turn, by dialogue: dealt in turn within each kind, in order of id."""
+    fold = {}
+    for kind in sorted(set(kinds)):
+        mine = sorted({name for name, other in zip(names, kinds, strict=True) if other == kind})
+        fold |= {name: place % n for place, name in enumerate(mine)}
+    return np.array([fold[name] for name in names], dtype=int)
+
+
+def ridge(x: np.ndarray, gains: np.ndarray, penalties: Sequence[float], ungraded: float) -> np.ndarray:
+    """Weights [penalties, 2, 6, 6] from cosines [turns, memes, 72] and gains [turns, memes].
+
+    Cosines and gains less their mean at the turn, since only differences within a turn rank; pairs that
+    nobody graded count as gain 0 and weigh `ungraded`.
+    """
+    from sklearn.linear_model import Ridge
+
+    weights, y = np.where(np.isnan(gains), ungraded, 1.0), np.nan_to_num(gains)
+    total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
+    y = y - (weights * y).sum(axis=1, keepdims=True) / total
+    x = x - (np.einsum("tm,tmf->tf", weights, x, optimize=True) / total)[:, None]
+    targets = np.repeat(y.reshape(-1, 1), len(penalties), axis=1)
+    model = Ridge(alpha=np.asarray(penalties), fit_intercept=False, solver="cholesky")
+    found = model.fit(x.reshape(-1, x.shape[2]), targets, weights.ravel()).coef_
+    return found.reshape(len(penalties), -1, 6, 6)
+
+
+def cut_rank(weights: np.ndarray, rank: int) -> np.ndarray:
+    """Weights [..., 6, 6] cut to a rank by their singular values: fewer products score a pair."""
+    u, s, v = np.linalg.svd(weights)
+    return (u[..., :rank] * s[..., None, :rank]) @ v[..., :rank, :]
+
+
+def choose(corpus: Corpus, rows: np.ndarray) -> Choice:
+    """The choice with the best nDCG@5 over inner folds by dialogue of some turns (positions)."""
+    fold, totals = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS), Counter()
+    for inner in range(INNER_FOLDS):
+        rest, here = rows[fold != inner], rows[fold == inner]
+        for ungraded in UNGRADED:
+            fitted = ridge(corpus.cosines[rest], corpus.gains[rest], PENALTIES, ungraded)
+            for penalty, weights in zip(PENALTIES, fitted, strict=True):
+                for rank in RANKS:
+                    scores = corpus.cosines[here] @ cut_rank(weights, rank).ravel()
+                    totals[Choice(penalty, rank, ungraded)] += corpus.ndcg(scores, here).sum()
+    return max(totals, key=totals.__getitem__)
+
+
+def fit_gate(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """Coefficients and intercept of P(wanted): logistic regression in which every mark is an example.
+
+    Its strength is chosen by log loss over inner folds by dialogue.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    inputs, marks = corpus.inputs[rows], corpus.marks[rows]
+    fold = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS)
+
+    def fit(chosen: np.ndarray, strength: float) -> LogisticRegression:
+        repeated = np.repeat(inputs[chosen], marks.shape[1], axis=0)
+        return LogisticRegression(C=strength, max_iter=5000).fit(repeated, marks[chosen].ravel())
+
+    def loss(strength: float) -> float:
+        total = 0.0
+        for inner in range(INNER_FOLDS):
+            p = fit(fold != inner, strength).predict_proba(inputs[fold == inner])[:, 1]
+            p, held_out = np.clip(p, 1e-9, 1 - 1e-9)[:, None], marks[fold == inner]
+            total -= float((held_out * np.log(p) + (1 - held_out) * np.log(1 - p)).sum())
+        return total
+
+    found = fit(np.full(len(rows), True), min(GATE_STRENGTHS, key=loss))
+    return np.append(found.coef_[0], found.intercept_)
+
+
+def fit_gains(corpus: Corpus, rows: np.ndarray, choice: Choice) -> np.ndarray:
+    """Gain to expect of a best meme by its score, [2, points]: isotonic, over inner folds of some turns."""
+    from sklearn.isotonic import IsotonicRegression
+
+    fold = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS)
+    top, gains = np.zeros(len(rows)), np.zeros(len(rows))
+    for inner in range(INNER_FOLDS):
+        rest, here = rows[fold != inner], rows[fold == inner]
+        (weights,) = ridge(corpus.cosines[rest], corpus.gains[rest], [choice.penalty], choice.ungraded)
+        model = PlacementModel(cut_rank(weights, choice.rank), np.empty(0), np.empty((2, 0)))
+        scores = model.score([turns[here] for turns in corpus.turns], corpus.memes)
+        best = retrieval.best_memes(scores, corpus.meme_ids, 1)[:, 0]
+        top[fold == inner] = scores.max(axis=1)
+        gains[fold == inner] = np.nan_to_num(corpus.gains[here, best])
+    found = IsotonicRegression(out_of_bounds="clip").fit(top, gains)
+    return np.stack([found.X_thresholds_, found.y_thresholds_])
+
+
+def learn(corpus: Corpus, embedders: Sequence[str]) -> LearnedPlacement:
+    """The model for any chat, from all dialogues, and for each dialogue the one of the other folds."""
+    fold, models = deal(corpus.names, corpus.kinds, FOLDS), []
+    for number in tqdm(range(FOLDS + 1), desc="models", unit="model"):  # no turn is in the last fold
+        rows = np.flatnonzero(fold != number)
+        choice = choose(corpus, rows)
+        (weights,) = ridge(corpus.cosines[rows], corpus.gains[rows], [choice.penalty], choice.ungraded)
+        gate, gains = fit_gate(corpus, rows), fit_gains(corpus, rows, choice)
+        models.append(PlacementModel(cut_rank(weights, choice.rank), gate, gains))
+    fold_of = dict(zip(corpus.names.tolist(), fold.tolist(), strict=True))
+    found = LearnedPlacement(
+        tuple(embedders), models[-1], models[:-1], fold_of, corpus.turn_means, np.empty(0)
+    )
+    return with_promises(found, corpus)
+
+
+def with_promises(placement: LearnedPlacement, corpus: Corpus) -> LearnedPlacement:
+    """The placement with the quantiles of what its models promise at the turns of a corpus."""
+    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
+    return replace(placement, promises=np.quantile(found.promise, np.linspace(0, 1, 101)))
+
+
+def on_this_machine(run: Run) -> Run:
+    """The run, which makes what vectors are not on record, unless an endpoint would have to be paid."""
+    paid = run.profile.models.embedder == "endpoint"
+    return run if paid else replace(run, profile=run.profile.replace(mode="auto"))
+
+
+def encoders_of(run: Run) -> tuple[list[str], dict[str, Encode]]:
+    """Names of both embedders of a run, and what encodes; a vector that is not on record is made here."""
+    encoders = grades.encoders_of(on_this_machine(run))
+    return [embedder_of(run.profile, name, run.read_dirs).name for name in encoders], encoders
+
+
+def splits_of(run: Run, path: Path | None = None) -> list[Split]:
+    """The graded splits of a run; `path` is a user's table of grades."""
+    return grades.splits_of_run(run, run.load(Dialogue), run.load(Meme), run.load(Annotation), path)
+
+
+def fit_run(run: Run, path: Path | None = None) -> "Landing":
+    """Fit learned placement on a run, write `placement.json` into its folder, and measure it out of fold.
+
+    Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
+    count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds.
+    """
+    if find_spec("sklearn") is None:
+        raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
+    split = next(iter(splits_of(run, path)), None)
+    first = next(iter(split.grades.values())) if split else []
+    graded = {grade.dialogue_id for grade in first}
+    dialogues = [d for d in split.dialogues if d.dialogue_id in graded] if split else []
+    by_kind = Counter(d.kind for d in dialogues)
+    if not by_kind or min(by_kind.values()) < FOLDS:
+        raise StageOutputError(
+            f"learned placement needs graded memes in {FOLDS} or more dialogues of each kind; here are "
+            f"{', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
+        )
+    split = replace(split, dialogues=dialogues)
+    names, encoders = encoders_of(run)
+    model = learn(read_corpus(replace(split, grades={"pool": first}), encoders), names)
+    model.save(run.write(FILE))
+    found = tabulate([predict_split(split, model, encoders, run.profile)])
+    found.save(run)
+    return found
+
+
+# --- Measured: do its memes land?
+
+CONTROL = f"random, same turns as {LEARNED}"
+OWN, OURS, THEIRS = "each at its own turns", "at the turns of learned", "at the turns of Greedy"
+"""Where learned placement and another are compared."""
+MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
+CASES = 6
+"""Wins and losses of each kind that are shown."""
+
+
+class Sent(NamedTuple):
+    """Which turns get a meme (a mask over the turns), and which meme would be sent at every turn."""
+
+    turns: np.ndarray
+    memes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A split as vectors and scores; the gains are those of all grades."""
+
+    name: str
+    corpus: Corpus
+    found: Predicted
+    paper: np.ndarray
+    """The paper's scores [turns, memes] (Eq. 22), each text centred by its own mean over the split."""
+    profile: Profile
+
+    @cached_property
+    def ways(self) -> dict[str, Sent]:
+        """What is compared, each at the rate of the profile, fitted on the other half of the dialogues.
+
+        Ranker alone and gate alone send the memes of learned where their half of the promise is highest.
+        """
+        found, ids, settings = self.found, self.corpus.meme_ids, self.profile.retrieval
+        best, papers = (retrieval.best_memes(s, ids, 1)[:, 0] for s in (found.scores, self.paper))
+        drawn = grades.random_order(self.corpus.asked, len(ids), self.profile.seed, 0)[:, 0]
+        ways = {
+            LEARNED: Sent(self._gated(found.promise, settings.learned_penalty), best),
+            "ranker alone": Sent(self._gated(found.scores.max(axis=1), 0.0), best),
+            "gate alone": Sent(self._gated(found.wanted, 0.0), best),
+            "greedy": Sent(self._gated(self.paper.max(axis=1), settings.threshold_penalty), papers),
+        }
+        return ways | {f"random, same turns as {n}": Sent(ways[n].turns, drawn) for n in (LEARNED, "greedy")}
+
+    def _gated(self, scores: np.ndarray, penalty: float) -> np.ndarray:
+        """Where the gate opens for these best scores, fitted on the other half of the dialogues (Eq. 23)."""
+        items = []
+        for dialogue in {query.dialogue.dialogue_id: query.dialogue for query in self.corpus.asked}.values():
+            mine = scores[self.corpus.names == dialogue.dialogue_id, None]
+            ranking = Ranking(np.zeros(mine.shape, dtype=int), mine, np.zeros((*mine.shape, 4)))
+            items.append(ScoredDialogue(dialogue, (), np.empty(0), ranking))
+        traces = retrieval.traces(items, retrieval.calibrate(items, self.profile, penalty))
+        return np.concatenate([traces[item.dialogue.dialogue_id][2].sent for item in items])
+
+    def grades(self, sent: Sent) -> np.ndarray:
+        """Mean grade (0-2) of the meme of every turn; nan where nobody graded it."""
+        return self.corpus.gains[np.arange(len(sent.memes)), sent.memes] / 2
+
+    def rows(self, part: str) -> np.ndarray:
+        """Turns of all dialogues, or of those of one kind."""
+        return np.full(len(self.corpus.kinds), True) if part == "all" else self.corpus.kinds == part
+
+
+@dataclass(frozen=True)
+class Landing:
+    """The tables, and wins and losses to look at; empty without grades or where the weights do not apply."""
+
+    placed: pd.DataFrame
+    """Of the memes sent: grades, shares with intervals, a row a split, part and way."""
+    differences: pd.DataFrame
+    """Mean grade of learned minus Greedy, first, and minus random."""
+    gate: pd.DataFrame
+    """AUC of the gate and of the paper's score between turns that all markers fill and that none does."""
+    ranking: pd.DataFrame
+    """R@1, R@5, MRR, nDCG@5 of the ranker and of the paper's score, and their differences."""
+    cases: Sequence[Mapping[str, Any]]
+    """Turns at which learned and Greedy send different memes that differ most in grade."""
+
+    def save(self, run: Run) -> None:
+        """Write the tables into the run's report, and `landing.json`, which page and README quote."""
+        saved = {name: table for name, table in vars(self).items() if name != "cases"}
+        run.save_tables(**{f"learned_{name}": table for name, table in saved.items()})
+        run.save_json(TABLES, {**{n: frame_rows(t) for n, t in saved.items()}, "cases": list(self.cases)})
+
+    def text(self) -> str:
+        """Ranking, placed memes and gate of all dialogues, as tables."""
+        placed = self.placed[self.placed.part == "all"]
+        shown = self.ranking[self.ranking.part == "all"].drop(columns=["split", "part"])
+        placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
+        return "\n".join(map(files.markdown, (shown, placed, self.gate.drop(columns="split"))))
+
+
+def measure(run: Run) -> Landing:
+    """Measure learned placement on a run's graded turns and on the untouched test, and save the tables.
+
+    The scores are saved, too, so that nobody has to rank again (`saved_scores`).
+    """
+    graded = []
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
-            arrays = dict(file)
-        names = values["embedders"]
-        models = [
-            PlacementModel.read(
-                names, model, {n: arrays[f"{n}_{number}"] for n in ("gate", *Trees.__dataclass_fields__)}
-            )
-            for number, model in enumerate((values["model"], *values["folds"]))
-        ]
-        fold_of = dict(values["fold_of"])
-        means = [arrays[f"means_{n}"] for n in range(len(names))]
-        promises = np.array(values["promises"], dtype=np.float64)
-        if [rows.shape[0] for rows in means] != [len(TURN_TEXTS)] * len(names):
-            raise ValueError("means of another form")
-        if promises.ndim != 1 or not set(fold_of.values()) <= set(range(len(models) - 1)):
-            raise ValueError("promises or folds of another form")
-        return LearnedPlacement(models[0], models[1:], fold_of, means, promises)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, BadZipFile) as error:
-        raise PlacementError(f"no learned placement in {path.name}: {error}") from error
+        names, encoders = encoders_of(run)
+        placement = open_placement(run.folder, names)
+        graded = [predict_split(one, placement, encoders, run.profile) for one in splits_of(run)]
+    except PlacementError as error:
+        print(f"no measure of learned placement: {error}")
+    arrays = {}
+    for one in graded:
+        arrays |= {f"{one.name} {part}": v for part, v in one.found._asdict().items()}
+        arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
+    run.save_arrays(SCORES, **arrays)
+    found = tabulate(graded)
+    found.save(run)
+    return found
+
+
+def saved_scores(run: Run, split: str) -> tuple[Predicted, list[str]] | None:
+    """What `measure` saved of a split, rows as `grades.queries`, and the memes; None where it has nothing."""
+    try:
+        with np.load(run.read(SCORES), allow_pickle=False) as arrays:
+            return Predicted(*(arrays[f"{split} {p}"] for p in Predicted._fields)), arrays[
+                f"{split} memes"
+            ].tolist()
+    except (StageMissing, KeyError):
+        return None
+
+
+def predict_split(
+    split: Split, placement: LearnedPlacement, encoders: Mapping[str, Encode], profile: Profile
+) -> Graded:
+    """Encode a split, and let the models say what they have not seen."""
+    corpus = read_corpus(split, encoders, placement.turn_means)
+    summaries = [s for dialogue in split.dialogues for s in dialogue.summaries if not s.unscored]
+    usable = [annotation for annotation in split.annotations if annotation.usable]
+    first = next(iter(encoders.values()))
+    terms = grades.four_terms(summaries, usable, first, profile.retrieval.centring)
+    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
+    return Graded(split.name, corpus, found, retrieval.combine(terms, profile.retrieval.weights), profile)
+
+
+def tabulate(graded: Sequence[Graded]) -> Landing:
+    """All tables of some splits."""
+    makers = (placed_rows, difference_rows, gate_rows, ranking_rows)
+    found = [pd.DataFrame([row for one in graded for row in rows(one)]) for rows in makers]
+    return Landing(*found, [row for one in graded for row in cases(one)])
+
+
+def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """What was sent, a row a part of the dialogues and way; a meme that nobody graded counts as not fitting."""
+    wanted = one.corpus.marks.any(axis=1)
+    for part in ("all", "news", "role"):
+        for name, sent in one.ways.items():
+            at = sent.turns & one.rows(part)
+            given = one.grades(sent)[at]
+            known, names = np.nan_to_num(given), one.corpus.names[at].tolist()
+            fits = known >= FITS
+            row = {
+                "split": one.name, "part": part, "way": name, "memes": int(at.sum()),
+                "ungraded": float(np.isnan(given).mean()) if at.any() else 0.0,
+                **statistics.cluster_mean(known, names, (0, 2)).columns("mean grade"),
+            }  # fmt: skip
+            shares = {
+                "fits": fits, "0 from both": known == 0, "2 from both": known == 2,
+                "wanted and fits": fits & wanted[at],
+            }  # fmt: skip
+            for what, values in shares.items():
+                row |= statistics.cluster_mean(values.astype(float), names, statistics.SHARE).columns(what)
+            yield row
+
+
+def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """Mean grade of learned minus another: at each one's own turns, and at the same turns."""
+    ours, greedy, random = (one.ways[name] for name in (LEARNED, "greedy", CONTROL))
+    for part in ("all", "news", "role"):
+        within = one.rows(part)
+
+        def values(sent: Sent, turns: np.ndarray, within: np.ndarray = within) -> dict:
+            keys = [one.corpus.asked[row].key for row in np.flatnonzero(turns & within)]
+            return dict(zip(keys, np.nan_to_num(one.grades(sent))[turns & within].tolist(), strict=True))
+
+        pairs = {
+            ("greedy", OWN): (ours.turns, greedy, greedy.turns),
+            ("greedy", THEIRS): (greedy.turns, greedy, greedy.turns),
+            ("greedy", OURS): (ours.turns, greedy, ours.turns),
+            ("random", OURS): (ours.turns, random, ours.turns),
+        }
+        for (minus, where), (our_turns, other, turns) in pairs.items():
+            compare = statistics.paired_difference if our_turns is turns else statistics.unpaired_difference
+            rng = statistics.rng(one.profile.seed, "landing", one.name, part, minus, where)
+            got = compare(values(ours, our_turns), values(other, turns), rng)
+            row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
+            yield {**row, **got.row(), "p": got.p}
+
+
+def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """How far the learned gate and the paper's best score tell when a meme is wanted (`timing_rows`)."""
+    for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
+        for row in timing_rows(scores, one.corpus.marks, one.corpus.names):
+            yield {"split": one.name, "gate": gate, **row}
+
+
+def timing_rows(scores: np.ndarray, marks: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """AUC of scores [turns] between turns that all markers fill and that none does; marks [turns, markers]."""
+    names, clear, filled = np.asarray(names), np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
+    pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
+    yield {"measure": "AUC", **statistics.cluster_auc(*pairs).row()}
+
+
+def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """Measures of both rankings at the turns that have a fitting meme, and their differences."""
+    columns, given = [grades.MEASURES.index(name) for name in MEASURES], one.corpus.gains / 2
+    for part in ("all", "news", "role"):
+        at = one.rows(part) & grades.fits(given).any(axis=1)
+        measured = {
+            name: grades.per_turn(retrieval.order(scores[at], one.corpus.meme_ids), given[at])[:, columns]
+            for name, scores in ((LEARNED, one.found.scores), (PAPER, one.paper))
+        }
+        measured[f"{LEARNED} minus {PAPER}"] = measured[LEARNED] - measured[PAPER]
+        for name, values in measured.items():
+            bounds = None if "minus" in name else statistics.SHARE
+            row = {"split": one.name, "part": part, "what": name, "turns": int(at.sum())}
+            yield row | statistics.mean_columns(MEASURES, values, one.corpus.names[at].tolist(), bounds)
+
+
+def cases(one: Graded) -> Iterator[dict[str, Any]]:
+    """Turns at which learned or Greedy sends, with the largest differences in grade, wins and losses."""
+    ours, greedy = one.ways[LEARNED], one.ways["greedy"]
+    a, b = np.nan_to_num(one.grades(ours)), np.nan_to_num(one.grades(greedy))
+    for kind, sign in (("win", 1), ("loss", -1)):
+        gaps = np.where((ours.turns | greedy.turns) & (ours.memes != greedy.memes), sign * (a - b), -9)
+        for row in (row for row in np.argsort(-gaps, kind="stable")[:CASES] if gaps[row] > 0):
+            name, turn = one.corpus.asked[row].key
+            found = {"split": one.name, "case": kind, "dialogue_id": name, "turn": turn}
+            for who, sent, given in ((LEARNED, ours, a), ("greedy", greedy, b)):
+                found |= {
+                    who: one.corpus.meme_ids[sent.memes[row]],
+                    f"{who} grade": float(given[row]),
+                    f"{who} sends": bool(sent.turns[row]),
+                }
+            yield found
+
+
+QUOTED = {
+    "placed": (
+        "split",
+        "way",
+        "memes",
+        "ungraded",
+        "0 from both",
+        *statistics.with_ends("fits", "mean grade"),
+    ),
+    "differences": ("split", "learned minus", "where", "mean", "low", "high", "dialogues", "p"),
+    "gate": ("split", "gate", "mean", "low", "high", "n", "dialogues"),
+    "ranking": ("split", "what", "turns", *statistics.with_ends("nDCG@5")),
+}
+"""Columns of the tables that `numbers.json` holds, of all dialogues."""
+
+
+def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """What page and READMEs quote of `landing.json`, the untouched test first; empty where nothing was graded."""
+    try:
+        found = json.loads(run.read(TABLES).read_text(encoding="utf-8"))
+    except StageMissing:
+        return {}
+    out = {}
+    for table, columns in QUOTED.items() if found["placed"] else ():
+        rows = [row for row in found[table] if row.get("part", "all") == "all"]
+        rows = [row for row in rows if row.get("way", LEARNED) in (LEARNED, "greedy", CONTROL)]
+        rows.sort(key=lambda row: row["split"] != UNTOUCHED)
+        out[table] = [{name: row[name] for name in columns} for row in rows]
+    return out

@@ -86,10 +86,7 @@ class Candidate:
 
 
 def example_memes(folder: Path | None = None) -> list[ExampleMeme]:
-    """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`.
-
-    Columns that say how a picture was drawn (`pictures`, `layout`) are its history: nothing reads them.
-    """
+    """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`."""
     folder, memes = folder or paths.example, []
     with (folder / "memes.csv").open(encoding="utf-8-sig", newline="") as handle:
         for row in csv.DictReader(handle):
@@ -126,10 +123,7 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
 
 
 def descriptions(folder: Path) -> dict[str, str]:
-    """The first usable description of every picture by its file name, marked with the file that holds it.
-
-    A JSON file of another form is somebody else's and is left alone.
-    """
+    """The first usable description of every picture by its name; files of another form are left alone."""
     texts: dict[str, str] = {}
     for file in DESCRIBED_IN:
         path = folder / file
@@ -262,8 +256,6 @@ def reading_order(lines: list[Line]) -> list[Line]:
 
 # --- Duplicates: the same picture (64-bit perceptual hash) with the same text
 
-MAX_DISTANCE, MIN_SIMILARITY = 6, 0.9
-
 
 class NearDuplicates(NamedTuple):
     """What `near_duplicate_groups` found; numbers are positions in the input."""
@@ -271,8 +263,7 @@ class NearDuplicates(NamedTuple):
     groups: list[list[int]]
     """First the one to keep (the earliest), then those that are near it; each position at most once."""
     doubtful: list[tuple[int, int]]
-    """Pairs of like pictures of which one has no text, or neither while their hashes differ: a person
-    should look."""
+    """Pairs of like pictures of which one has no text, or neither while their hashes differ."""
 
 
 def phash(image: Image.Image) -> int:
@@ -282,7 +273,7 @@ def phash(image: Image.Image) -> int:
     return int(str(imagehash.phash(image, hash_size=8)), 16)
 
 
-def close_pairs(hashes: Sequence[int], max_distance: int = MAX_DISTANCE) -> list[tuple[int, int, int]]:
+def close_pairs(hashes: Sequence[int], max_distance: int) -> list[tuple[int, int, int]]:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits: (i, j, bits), sorted."""
     values, found = np.array(hashes, dtype=np.uint64), []
     for start in range(0, len(values), 512):
@@ -294,12 +285,9 @@ def close_pairs(hashes: Sequence[int], max_distance: int = MAX_DISTANCE) -> list
 
 
 def near_duplicate_groups(
-    hashes: Sequence[int],
-    texts: Sequence[str],
-    max_distance: int = MAX_DISTANCE,
-    min_similarity: float = MIN_SIMILARITY,
+    hashes: Sequence[int], texts: Sequence[str], max_distance: int = 6
 ) -> NearDuplicates:
-    """Find near duplicates: hash distance <= `max_distance` and texts equal or `min_similarity` alike.
+    """Find near duplicates: hash distance <= `max_distance` and texts at least 0.9 alike.
 
     Memes share a picture and differ in the caption, so a hash alone would throw different memes away. The
     earliest of the input is kept and takes everything near it; what is near only to a dropped one stays.
@@ -311,17 +299,14 @@ def near_duplicate_groups(
     for i, j, bits in close_pairs(hashes, max_distance):
         if bool(plain[i]) != bool(plain[j]) or (bits and not plain[i]):
             doubtful.append((i, j))
-        elif i not in dropped and j not in dropped and alike(plain[i], plain[j], min_similarity):
+        elif i not in dropped and j not in dropped and alike(plain[i], plain[j], 0.9):
             dropped.add(j)
             groups.setdefault(i, [i]).append(j)
     return NearDuplicates(list(groups.values()), doubtful)
 
 
 def normalise_text(text: str) -> str:
-    """Text for comparison: NFKC, lower case, letters and digits only.
-
-    A text of signs alone ("？？？") keeps its signs: it would else count as no text.
-    """
+    """Text for comparison: NFKC, lower case, letters and digits only; signs where there is nothing else."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     letters = "".join(c for c in folded if unicodedata.category(c)[0] in "LN")
     return letters or "".join(folded.split())
@@ -342,8 +327,6 @@ def alike(a: str, b: str, min_similarity: float) -> bool:
 
 # --- What is done with one image
 
-LONGEST_SIDE = 640
-"""Pixels of the normalised copies."""
 UNDECODABLE, EXACT, FILTER, NEAR = "undecodable", "exact duplicate", "filter", "near duplicate"
 CURATION, NOT_SAMPLED = "dropped by curation", "not sampled"
 STEPS = (UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED)
@@ -419,7 +402,7 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
     if out := filtered(filters, picture, text):
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
-    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    picture.thumbnail((640, 640), Image.Resampling.LANCZOS)
     return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture), pixels)
 
 
@@ -475,7 +458,6 @@ class LibraryReport(NamedTuple):
     doubtful_pairs: int
     rejected_csv: Path
     funnel: Path
-    contact_sheet: Path
 
 
 class Seen(NamedTuple):
@@ -492,8 +474,7 @@ def build_library(
     """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
-    `contact_sheet.html`. The table comes last; an interrupted run gives the same result when it is done
-    again. `LibraryError` for an unusable source or curation file, or if no meme is left.
+    `contact_sheet.html`. `LibraryError` for an unusable source or curation file, or if no meme is left.
     """
     candidates = find_candidates(profile.library.sources)
     decisions: list[Decision] = []
@@ -527,7 +508,6 @@ def build_library(
         if f"memes/{path.name}" not in copies:  # an earlier run with other settings left it
             path.unlink()
     pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
-    sheet = run_dir / "contact_sheet.html"
     page = (
         files.templates()
         .get_template("contact_sheet.html.j2")
@@ -541,16 +521,13 @@ def build_library(
             decisions=decisions,
         )
     )
-    files.write_text(sheet, page)
+    files.write_text(run_dir / "contact_sheet.html", page)
     files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
-    return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel, sheet)
+    return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel)
 
 
 def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
-    """The order in which candidates are looked at: by name, or with `max_memes` as a sample.
-
-    Each beginning of the sample is spread over the folders by their size.
-    """
+    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size."""
     if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
         return sorted(candidates, key=lambda c: (c.example is None, c.name))

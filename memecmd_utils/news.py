@@ -39,7 +39,7 @@ class NewsError(files.MemecmdError, ValueError):
 
 
 class Feed(BaseModel):
-    """One RSS or Atom feed."""
+    """One RSS or Atom feed; `terms`: what its list's author understood, which goes with every item."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,6 @@ class Feed(BaseModel):
     url: str
     name: str = ""
     terms: str = ""
-    """Licence or terms of use as the list's author understood them; it goes with every item."""
     language: str = ""
 
     @field_validator("url")
@@ -186,10 +185,7 @@ def marks(item: CollectedItem) -> set[str]:
 
 
 def read_feed(feed: Feed, body: bytes, headers: dict[str, str], fetched: str) -> list[CollectedItem]:
-    """The items of an RSS or Atom feed that have a title and a text; `NewsError` for other bytes.
-
-    An id is a hash of the link, else of the title.
-    """
+    """The items of an RSS or Atom feed that have a title and a text; `NewsError` for other bytes."""
     import feedparser
 
     try:  # as a stream: bytes that look like an address would be fetched

@@ -27,7 +27,7 @@ COLUMNS = ("form", "item", "rater", *DIMENSIONS, "seconds", "at", "comment", "ma
 ITEMS = 40
 WINDOW = 8
 """Turns shown, u_t included: about what fits a phone, and what the small judge sees, too."""
-PICTURE_SIDE, QUALITY = 280, 85
+PICTURE_SIDE = 280
 SCALES = (
     ("语义一致", "表情包的意思和聊的内容对得上吗？", "Its meaning fits what is said"),
     ("情感一致", "表情包的情绪和此刻的情绪相符吗？", "Its emotion fits the mood"),
@@ -167,10 +167,10 @@ def write_page(
     shown, items = [], []
     for name in names:
         try:
-            picture = pictures.decode(folder / memes[name].file)
-        except pictures.ImageRejected as error:
+            url = pictures.thumbnail(folder / memes[name].file, PICTURE_SIDE)
+        except OSError as error:
             raise FormError(f"{memes[name].file}: {error}; the form shows the memes themselves") from error
-        shown.append({"url": pictures.jpeg_url(picture, PICTURE_SIDE, QUALITY), "alt": memes[name].text})
+        shown.append({"url": url, "alt": memes[name].text})
     for item in form.items:
         signs = drawing.initials(name for _, name, _ in item.lines)
         lines = [{"side": side, "sign": signs[name], "text": text} for side, name, text in item.lines]

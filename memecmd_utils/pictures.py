@@ -226,12 +226,6 @@ def picture_url(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **op
     return data_url(buffer.getvalue())
 
 
-def jpeg_url(picture: Image.Image, side: int, quality: int) -> str:
-    """Data URL of a picture as JPEG, made smaller in place where a side is longer than `side` pixels."""
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return picture_url(picture, "JPEG", quality=quality)
-
-
 def thumbnail(path: Path, side: int) -> str:
     """Data URL of a small WebP of a picture, on white where it is see-through."""
     with Image.open(path) as opened:

@@ -8,7 +8,7 @@ whether the best meme is sent; strategies choose which.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -108,10 +108,8 @@ class MemeIndex:
 
 def build_index(meme_ids: Sequence[str], blocks: Sequence[np.ndarray], centring: bool = False) -> MemeIndex:
     """Stack the four attribute matrices, each [memes, dim] and of unit rows, into one index."""
-    if len(blocks) != 4 or len({block.shape for block in blocks}) != 1 or len(meme_ids) != len(blocks[0]):
-        raise ValueError(f"need four matrices of {len(meme_ids)} rows, got {[b.shape for b in blocks]}")
-    if len(set(meme_ids)) != len(meme_ids):
-        raise ValueError("meme ids must be unique")
+    if [len(block) for block in blocks] != 4 * [len(set(meme_ids))] or len(set(meme_ids)) < len(meme_ids):
+        raise ValueError(f"need four matrices of a row for each of {len(meme_ids)} unique memes")
     parts = [centre(block) for block in blocks] if centring else blocks
     return MemeIndex(tuple(meme_ids), np.hstack(parts).astype(np.float32, copy=False))
 
@@ -143,13 +141,13 @@ def index_library(
     From `FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever its size).
     """
     usable, centring = usable_annotations(annotations), profile.retrieval.centring == "attribute"
-    ids = [a.meme_id for a in usable]
     if folder is not None and len(usable) >= FROM_MEMES:
         return index_on_disk(folder, usable, encode, centring, profile.seed)
-    return build_index(ids, _blocks(usable, encode), centring)
+    return build_index([a.meme_id for a in usable], encode_memes(usable, encode), centring)
 
 
-def _blocks(annotations: Sequence[Annotation], encode: Encode) -> list[np.ndarray]:
+def encode_memes(annotations: Sequence[Annotation], encode: Encode) -> list[np.ndarray]:
+    """The four attributes of memes, [memes, dim] each."""
     return [encode([getattr(a, name) for a in annotations], "document") for name in MEME_SIDE]
 
 
@@ -322,19 +320,14 @@ def candidates(scored: Sequence[ScoredDialogue], index: MemeIndex, source: str) 
     """The top K of every turn as records."""
     return [
         Candidate(
-            dialogue_id=item.dialogue.dialogue_id,
-            turn=turn,
-            rank=rank + 1,
-            meme_id=index.meme_ids[meme],
-            score=float(item.ranking.scores[row, rank]),
-            source=source,
-            **dict(zip(COMPONENTS, map(float, item.ranking.components[row, rank]), strict=True)),
+            dialogue_id=item.dialogue.dialogue_id, turn=turn, rank=rank, meme_id=index.meme_ids[meme],
+            score=float(score), source=source, **dict(zip(COMPONENTS, parts.tolist(), strict=True)),
         )
         for item in scored
-        for row, turn in enumerate(item.turns)
-        for rank, meme in enumerate(item.ranking.memes[row])
+        for turn, *ranked in zip(item.turns, *item.ranking, strict=True)
+        for rank, (meme, score, parts) in enumerate(zip(*ranked, strict=True), start=1)
         if meme >= 0
-    ]
+    ]  # fmt: skip
 
 
 # --- The gate: whether a meme is sent at all (Eq. 23)
@@ -506,15 +499,11 @@ def calibrated_gates(calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
     """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
     return {
         half: {
-            "fitted_on": c.fold,
-            "theta0": round(float(c.gate.theta0), 6),
-            "penalty": c.gate.penalty,
-            "decay": c.gate.decay,
-            "score_mean": round(c.scale.mean, 6),
-            "score_std": round(c.scale.std, 6),
+            "fitted_on": fold, "theta0": round(gate.theta0, 6), "penalty": gate.penalty, "decay": gate.decay,
+            "score_mean": round(scale.mean, 6), "score_std": round(scale.std, 6),
         }
-        for half, c in sorted(calibrations.items())
-    }
+        for half, (gate, scale, fold) in sorted(calibrations.items())
+    }  # fmt: skip
 
 
 # --- Strategies (Eq. 25): which meme is placed where
@@ -556,41 +545,30 @@ def place(
     `learned`. Its promise goes through the same gate, with `learned_penalty`.
     """
     knobs, gates = profile.retrieval, traces(scored, calibrate(scored, profile))
-    learned_gates = {}
-    if by_learned:
-        learned_gates = traces(by_learned, calibrate(by_learned, profile, knobs.learned_penalty))
-    learned_rankings = {item.dialogue.dialogue_id: item.ranking for item in by_learned}
-    weights = np.asarray(knobs.weights)
+    own = calibrate(by_learned, profile, knobs.learned_penalty) if by_learned else {}
+    learned_gates, learned_items = traces(by_learned, own), {i.dialogue.dialogue_id: i for i in by_learned}
     out: list[Placement] = []
     for item in scored:
-        name = item.dialogue.dialogue_id
-        speakers = {turn.turn: turn.speaker for turn in item.dialogue.turns}
+        name, speakers = item.dialogue.dialogue_id, {t.turn: t.speaker for t in item.dialogue.turns}
         for strategy in knobs.strategies:
-            decided = strategy != "random"  # Random asks no gate
-            (calibration, gate_scores, trace), ranking = gates[name], item.ranking
-            if strategy == LEARNED:
-                if not by_learned:
-                    continue
-                (calibration, gate_scores, trace), ranking = learned_gates[name], learned_rankings[name]
+            is_learned, decided = strategy == LEARNED, strategy != "random"  # Random asks no gate
+            if is_learned and not by_learned:
+                continue
+            calibration, gate_scores, trace = (learned_gates if is_learned else gates)[name]
+            ranking = (learned_items[name] if is_learned else item).ranking
             for row, meme, rank in choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name):
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(
                     Placement(
-                        dialogue_id=name,
-                        turn=item.turns[row],
-                        speaker=speakers[item.turns[row]],
-                        strategy=strategy,
-                        meme_id=index.meme_ids[meme],
-                        rank=rank,
-                        score=round(float(parts @ weights), 9) if np.isfinite(item.top1[row]) else None,
+                        dialogue_id=name, turn=item.turns[row], speaker=speakers[item.turns[row]],
+                        strategy=strategy, meme_id=index.meme_ids[meme], rank=rank,
+                        score=round(float(parts @ knobs.weights), 9) if np.isfinite(item.top1[row]) else None,
                         gate_score=float(gate_scores[row]) if decided else None,
                         threshold=float(trace.thresholds[row]) if decided else None,
                         fold=calibration.fold if decided else "none",
-                        source="computed",
-                        profile=profile.name,
-                        seed=profile.seed,
+                        source="computed", profile=profile.name, seed=profile.seed,
                     )
-                )
+                )  # fmt: skip
     return out
 
 
@@ -600,8 +578,8 @@ FROM_MEMES, FOLDER = 100_000, "library_index"
 """From so many memes on a library is kept on disk; below, every meme is compared with every turn."""
 DIMS, PROPOSED, AT_ONCE = 384, 96, 8_192
 """Dimensions that FAISS keeps of a row, candidates it proposes for a turn, memes encoded at a time."""
-SAMPLE_BYTES = 512 << 20
-"""Float32 bytes of the rows that FAISS learns its lists and codes from."""
+SAMPLE_BYTES, PCA_ROWS = 512 << 20, 4_096
+"""Float32 bytes of the rows that FAISS learns lists and codes from; rows that it learns dimensions from."""
 
 
 def index_on_disk(
@@ -612,53 +590,50 @@ def index_on_disk(
     The folder holds `rows.f16`, `index.faiss` and, written last, `library.json`. Any weights can be asked
     without a new index: they stand on the query's side.
     """
-    made_from = hashlib.sha256(f"{centring} {seed}".encode())
+    known, note = hashlib.sha256(f"{centring} {seed}".encode()), folder / "library.json"
     for a in annotations:
-        made_from.update(json.dumps([a.meme_id, *(getattr(a, name) for name in MEME_SIDE)]).encode())
-    made_from.update(encode([annotations[0].s_plus], "document").tobytes())  # another embedder, another index
-    note, digest = folder / "library.json", made_from.hexdigest()
-    if not note.is_file() or json.loads(note.read_text(encoding="utf-8"))["made_from"] != digest:
+        known.update(json.dumps([a.meme_id, *(getattr(a, name) for name in MEME_SIDE)]).encode())
+    known.update(encode([annotations[0].s_plus], "document").tobytes())  # of another embedder it is another
+    made_from = {"made_from": known.hexdigest()}
+    if not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != made_from:
         note.unlink(missing_ok=True)
-        parts = (annotations[i : i + AT_ONCE] for i in range(0, len(annotations), AT_ONCE))
-        blocks = (np.hstack(_blocks(part, encode)) for part in parts)
-        width = write_rows(folder / "rows.f16", blocks, centring)
-        write_faiss(folder, width, seed)
-        files.write_json(note, {"made_from": digest})
+        parts = (annotations[start : start + AT_ONCE] for start in range(0, len(annotations), AT_ONCE))
+        write_rows(folder, (np.hstack(encode_memes(part, encode)) for part in parts), centring)
+        write_faiss(folder, len(annotations), seed)
+        files.write_json(note, made_from)
     return open_on_disk(folder, [a.meme_id for a in annotations])
 
 
-def write_rows(path: Path, blocks: Iterator[np.ndarray], centring: bool) -> int:
-    """Write stacked rows [n, 4 * dim], block by block, as float16; the width of a row."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_rows(folder: Path, blocks: Iterable[np.ndarray], centring: bool) -> None:
+    """Write stacked rows [n, 4 * dim], block by block, as float16, each quarter centred by its mean."""
+    folder.mkdir(parents=True, exist_ok=True)
     total, n = np.zeros(1), 0
-    with path.open("wb") as file:
-        for rows in blocks:
-            file.write(rows.astype(np.float16).tobytes())
-            total, n = total + rows.sum(axis=0, dtype=np.float64), n + len(rows)
-    if centring:
-        rows, means = np.memmap(path, np.float16, "r+", shape=(n, len(total))), np.split(total / n, 4)
-        for start in range(0, n, AT_ONCE):
-            part = rows[start : start + AT_ONCE].astype(np.float32)
-            parts = zip(np.split(part, 4, axis=1), means, strict=True)
-            rows[start : start + AT_ONCE] = np.hstack([centre(p, m.astype(np.float32)) for p, m in parts])
-        rows.flush()
-    return len(total)
+    with (folder / "rows.f16").open("wb") as file:
+        for part in blocks:
+            file.write(part.astype(np.float16).tobytes())
+            total, n = total + part.sum(axis=0, dtype=np.float64), n + len(part)
+    rows, means = np.memmap(file.name, np.float16, "r+", shape=(n, len(total))), np.split(total / n, 4)
+    for start in range(0, n, AT_ONCE) if centring else ():
+        parts = np.split(rows[start : start + AT_ONCE].astype(np.float32), 4, axis=1)
+        rows[start : start + AT_ONCE] = np.hstack([centre(p, m) for p, m in zip(parts, means, strict=True)])
 
 
-def write_faiss(folder: Path, width: int, seed: int) -> None:
-    """Index the rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
+def write_faiss(folder: Path, n: int, seed: int) -> None:
+    """Index the n rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
 
     Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
     have to be looked into; only such cheap codes allow that.
     """
-    faiss, rows = _faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(-1, width)
-    n, dims = len(rows), min(DIMS, width)
-    drawn = statistics.rng(seed, "large index").choice(n, min(n, SAMPLE_BYTES // (4 * width)), replace=False)
-    sample = rows[np.sort(drawn)].astype(np.float32)
+    faiss, rows = import_faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(n, -1)
+    width = rows.shape[1]
+    dims, size = min(DIMS, width), min(n, SAMPLE_BYTES // (4 * width))
+    sample = rows[np.sort(statistics.rng(seed, "large index").choice(n, size, replace=False))].astype(
+        np.float32
+    )
     projection = faiss.PCAMatrix(width, dims, 0, True)
-    projection.train(sample[: 4 * DIMS * 4])
-    codes = dims // 3 if dims % 3 == 0 else dims
-    kind = f"IVF{2 ** (1 + round(math.log2(math.sqrt(n))))},PQ{codes}x4fs,Refine(SQ8)"
+    projection.train(sample[:PCA_ROWS])
+    lists, codes = 2 ** (1 + round(math.log2(math.sqrt(n)))), dims // 3 if dims % 3 == 0 else dims
+    kind = f"IVF{lists},PQ{codes}x4fs,Refine(SQ8)"
     inner = faiss.index_factory(dims, kind, faiss.METRIC_INNER_PRODUCT)
     index = faiss.IndexPreTransform(projection, inner)
     index.train(sample)
@@ -669,27 +644,26 @@ def write_faiss(folder: Path, width: int, seed: int) -> None:
 
 def open_on_disk(folder: Path, meme_ids: Sequence[str], share: float = 0.2) -> MemeIndex:
     """Open a library on disk; a `share` of its lists is looked into for a turn."""
-    faiss = _faiss()
+    faiss = import_faiss()
     index = faiss.read_index(str(folder / "index.faiss"), faiss.IO_FLAG_MMAP_IFC)
-    rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
-    lists = faiss.extract_index_ivf(index).nlist
-    probes = faiss.SearchParametersIVF(nprobe=max(1, round(share * lists)))
-    refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=probes)
+    probes = max(1, round(share * faiss.extract_index_ivf(index).nlist))
+    lists = faiss.SearchParametersIVF(nprobe=probes)
+    refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
     looked_into = faiss.SearchParametersPreTransform(index_params=refined)
 
     def propose(weighted: np.ndarray, n: int) -> np.ndarray:
         return index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
 
+    rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
     return MemeIndex(tuple(meme_ids), rows, propose)
 
 
-def _faiss() -> Any:
+def import_faiss() -> Any:
+    """FAISS, or `ExtraMissing`."""
     try:
         import faiss
     except ImportError as error:
-        raise ExtraMissing(
-            f"a library of {FROM_MEMES:,} memes or more needs faiss: pip install -e '.[scale]'"
-        ) from error
+        raise ExtraMissing("so large a library needs faiss: pip install -e '.[scale]'") from error
     return faiss
 
 
@@ -700,17 +674,16 @@ def sample_scores(
     scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
 ) -> np.ndarray:
     """T of every pair of turn and meme, float32; of a seeded sample of `limit` pairs where there are more."""
-    queries = [item.queries for item in scored]
+    queries, weights = [item.queries for item in scored], profile.retrieval.weights
     turns, memes = sum(map(len, queries)), len(index.meme_ids)
-    if turns * memes <= limit and index.propose is None:
-        parts = [combine(component_matrices(index, one), profile.retrieval.weights) for one in queries]
-        return np.concatenate([np.zeros(0), *(part.ravel() for part in parts)]).astype(np.float32)
+    if turns * memes <= limit:
+        parts = [combine(component_matrices(index, one), weights).ravel() for one in queries]
+        return np.concatenate([np.zeros(0), *parts]).astype(np.float32)
     rng = statistics.rng(profile.seed, "sample of scores")
-    drawn = np.sort(rng.choice(turns * memes, size=min(limit, turns * memes), replace=False))
-    asked = (query for one in queries for query in one)
-    found, rows = [], np.split(drawn % memes, np.searchsorted(drawn, memes * np.arange(1, turns)))
-    for query, chosen in zip(asked, rows, strict=True):
-        found.append(pair_components(index, query[None], chosen[None])[0] @ profile.retrieval.weights)
+    drawn = np.sort(rng.choice(turns * memes, size=limit, replace=False))
+    chosen = np.split(drawn % memes, np.searchsorted(drawn, memes * np.arange(1, turns)))
+    asked = (query[None] for one in queries for query in one)
+    found = [pair_components(index, q, m[None])[0] @ weights for q, m in zip(asked, chosen, strict=True)]
     return np.concatenate(found).astype(np.float32)
 
 
@@ -721,9 +694,10 @@ def scores_by_kind(
     by_kind = {}
     for kind in ("news", "role"):
         mine = [item for item in scored if item.dialogue.kind == kind]
-        top1 = np.concatenate([np.zeros(0), *(item.top1[np.isfinite(item.top1)] for item in mine)])
-        if top1.size:
-            by_kind |= {f"{kind} scores": sample_scores(mine, index, profile), f"{kind} top1": top1}
+        top1 = pad([item.top1 for item in mine])
+        if np.isfinite(top1).any():
+            by_kind[f"{kind} scores"] = sample_scores(mine, index, profile)
+            by_kind[f"{kind} top1"] = top1[np.isfinite(top1)]
     return by_kind
 
 

@@ -61,7 +61,7 @@ STAGES = {
         ("02_annotation", "03_dialogue_generation"),
         ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
-    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json",)),
+    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
         ("04b_learned_placement",),
         (
@@ -313,8 +313,8 @@ class Run:
             chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
             stack.callback(self._note_counts, name, chat)
             yield chat
-            if used := chat.used_keys:
-                self.note_used(stage, used)
+            if store is not None and store.used_keys:
+                self.note_used(stage, store.used_keys)
 
     def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
         """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""

@@ -413,19 +413,9 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
 # --- in words
 
 
-def too_few(dialogues: float) -> bool:
-    """Whether so many dialogues bear no interval, and so no word on what is clear."""
-    return dialogues < MIN_CLUSTERS
-
-
 def direction(low: float, high: float, null: float = 0.0) -> int:
     """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
     return int(low > null) - int(high < null)
-
-
-def clear(low: float, high: float, null: float = 0.0) -> bool:
-    """Whether an interval leaves out `null`; one that could not be had is not clear."""
-    return direction(low, high, null) != 0
 
 
 def with_ends(*names: str) -> list[str]:
@@ -446,22 +436,3 @@ def format_interval(row: Mapping[str, Any], name: str = "mean", digits: int = 2,
     # Adding 0 turns a rounded -0.0 into 0.0.
     mean, low, high = (f"{round(x, digits) + 0.0:{sign}.{digits}f}" for x in values)
     return f"{mean} [{low}, {high}]" if np.isfinite(values).all() else mean
-
-
-NOT_MEASURED = "not measured"
-
-
-def spell_interval(row: Mapping[str, Any], name: str, digits: int = 3, sign: str = "+") -> str:
-    """`format_interval` for a sentence, which says why there is no mean or no interval."""
-    if not np.isfinite(row[name]):
-        return NOT_MEASURED
-    text = format_interval(row, name, digits, sign)
-    known = np.isfinite(row[f"{name} low"])
-    return text if known else f"{text} (no interval: too few dialogues, or all alike)"
-
-
-def verdict(row: Mapping[str, Any]) -> str:
-    """`clear`, `not clear`, or that there is no interval, of a row with low and high."""
-    if not np.isfinite(row["low"]):
-        return "no interval"
-    return "clear" if clear(row["low"], row["high"]) else "not clear"

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,12 +10,12 @@ import fast_time
 import numpy as np
 import pytest
 from scripted import ScriptedBackend
-from stage_run import checkout, command, datasets, simulated
+from stage_run import HERE, checkout, command, datasets, environment, simulated
 
 from memecmd_utils import dialogue, files, runs
 from memecmd_utils.dialogue import (
     NEW_SCENARIO_TRIES,
-    NoUtterance,
+    NoText,
     Plan,
     broken_rules,
     generate,
@@ -34,6 +36,7 @@ from memecmd_utils.schemas import (
     ColdStart,
     Dialogue,
     NewsItem,
+    Placement,
     RolePair,
     Scenario,
     ScenarioDetails,
@@ -135,14 +138,11 @@ def test_a_scenario_without_usable_details_is_left_out_with_the_reason() -> None
         return DETAILS if request.subject.endswith("/details") else dumps({"scenario": request.subject})
 
     chat, profile = Chat(ScriptedBackend(reply)), Profile(name="p").replace(scenario_similarity_cap=1.0)
-    role = llm_chat.run(
-        dialogue.role_cold_starts([(PAIR, 2)], chat, profile, lambda texts: np.eye(len(texts)))
-    )
-    assert [s.scenario_id for s in role.scenarios] == ["R01-2"]
-    assert [s.dialogue_id for s in role.starts] == ["role-R01-2"]
-    assert [(lost.dialogue_id, lost.reason[:10]) for lost in role.unfinished] == [
-        ("role-R01-1", "no details")
-    ]
+    work = dialogue.role_cold_starts([(PAIR, 2)], chat, profile, lambda texts: np.eye(len(texts)))
+    scenarios, starts, unfinished = llm_chat.run(work)
+    assert [s.scenario_id for s in scenarios] == ["R01-2"]
+    assert [s.dialogue_id for s in starts] == ["role-R01-2"]
+    assert [(lost.dialogue_id, lost.reason[:10]) for lost in unfinished] == [("role-R01-1", "no details")]
 
 
 def names(made: Plan) -> list[str]:
@@ -334,13 +334,13 @@ def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, rea
     assert [d.dialogue_id for d in whole] == ["d1", "d3"] and all(d.complete for d in whole)
     assert (left.dialogue_id, left.turn, left.reason) == ("d2", 3, reason)
     assert [turn.text for turn in left.turns] == SAID[:2]
-    assert (len(found.dialogues), len(found.unfinished), len(found.lengths)) == (2, 1, 8)
+    assert (len(found.dialogues), len(found.unfinished)) == (2, 1)
 
 
 def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "dialogues.jsonl").write_text("old\n", encoding="utf-8")
     backend = ScriptedBackend(lambda r: REFUSED if r.subject.endswith("/2") else scripted(r))
-    with pytest.raises(NoUtterance, match=r"no dialogue came to its end; the first: d1, turn 2: refusal"):
+    with pytest.raises(NoText, match=r"no dialogue came to its end; the first: d1, turn 2: refusal"):
         produce(tmp_path, backend, named("d1", "d2"))
     assert (tmp_path / "dialogues.jsonl").read_text(encoding="utf-8") == "old\n", "an older file stays"
 
@@ -463,21 +463,19 @@ def test_the_model_sums_up_what_the_file_leaves_out(tmp_path: Path) -> None:
     assert (request.task, request.subject) == ("summary", "chat-1/2")
     assert "小美：到家了吗" in request.messages[-1].text and "阿强" in request.messages[-1].text
     assert [(s.turn, s.source) for s in made.summaries] == [(2, "scripted"), (3, "user dialogue")]
-    assert len(found.dialogues) == 1 and found.lengths == [4, 7, 5]
+    assert [len(turn.text) for turn in found.dialogues[0].turns] == [4, 7, 5]
 
 
 @pytest.mark.slow
 def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
-    """With the example's memes; their retrieval vectors are computed on this machine."""
-    root = checkout(
-        tmp_path, "http://127.0.0.1:9/v1", **{"llm": "authored", "mode": "recorded", "concurrency": 8}
-    )
-    said = [{"speaker": "AB"[n % 2], "text": text} for n, text in enumerate(SAID[:6])]
+    """With the example's memes; vectors of the summaries are computed on this machine."""
+    root = checkout(tmp_path, "http://127.0.0.1:9/v1", llm="authored", mode="recorded")
+    turns = [{"speaker": "AB"[n % 2], "text": text} for n, text in enumerate(SAID[:6])]
     chats = [
         {
             "dialogue_id": f"chat-{c}",
-            "turns": said,
-            "summaries": [{"turn": t, **SUMMARY} for t in range(2, 7)],
+            "turns": turns,
+            "summaries": [{"turn": t, **SUMMARY, "scenario": SAID[6 + t + c]} for t in range(2, 7)],
         }
         for c in range(4)
     ]
@@ -485,12 +483,10 @@ def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
     for stage in ("01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval"):
         done = command(root, "run", stage, "own", profile="made", settings=settings)
         assert done.returncode == 0, done.stdout + done.stderr
-    made = files.read_jsonl(root / "data" / "processed" / "own" / "dialogues.jsonl", Dialogue)
-    assert [d.dialogue_id for d in made] == [f"chat-{c}" for c in range(4)]
-    placed = runs.Run("own", PROFILE, root / "data" / "processed" / "own", root).load
-    from memecmd_utils.schemas import Placement
-
-    assert {p.dialogue_id for p in placed(Placement)} <= {d.dialogue_id for d in made} and placed(Placement)
+    run = runs.Run("own", PROFILE, root / "data" / "processed" / "own", root)
+    assert [d.dialogue_id for d in run.load(Dialogue)] == [f"chat-{c}" for c in range(4)]
+    placed = {p.dialogue_id for p in run.load(Placement)}
+    assert placed and placed <= {f"chat-{c}" for c in range(4)}
 
 
 # --- Dask
@@ -498,48 +494,38 @@ def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_workers_of_dask_record_what_the_run_then_replays(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="needs the `scale` extra")
-    script = (
-        "import sys, json\n"
-        "from memecmd_utils import dialogue, runs\n"
-        "from memecmd_utils.llm import run as ask\n"
-        "from stage_run import starts\n"
-        "if __name__ == '__main__':\n"
-        "    run = runs.open_run('made', sys.argv[1], 'made')\n"
-        "    parts = dialogue.hold_on_workers(run, starts(6))\n"
-        "    with run.chat('generator', 'dialogue_generation') as chat:\n"
-        "        made = ask(dialogue.generate(starts(6), chat, run.profile, run.folder))\n"
-        "    print(json.dumps([parts, len(made.dialogues), chat.usage.calls]))\n"
-    )
+    script = """
+import json, sys
+from memecmd_utils import dialogue, runs
+from memecmd_utils.llm import run as ask
+from stage_run import starts
+
+if __name__ == "__main__":
+    run = runs.open_run("made", sys.argv[1], "made")
+    parts = dialogue.hold_on_workers(run, starts(6))
+    with run.chat("generator", "dialogue_generation") as chat:
+        made = ask(dialogue.generate(starts(6), chat, run.profile, run.folder))
+    print(json.dumps([parts, len(made.dialogues), chat.usage.calls]))
+"""
     (tmp_path / "held.py").write_text(script, encoding="utf-8")
-    results = {}
+    results, wrote = {}, {}
     with simulated(tmp_path) as server:
         for engine in ("local", "dask"):
             root = checkout(tmp_path / engine, server.url, n_turns=4)
-            results[engine] = run_script(tmp_path / "held.py", root, f"engine={engine}")
-            results[engine, "files"] = datasets(root, "made")
+            done = subprocess.run(
+                [sys.executable, str(tmp_path / "held.py"), f"engine={engine}"], cwd=root, text=True,
+                env=environment(root, PYTHONPATH=f"{HERE}:{paths.root}"), capture_output=True, timeout=240,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-3000:]
+            results[engine] = json.loads(done.stdout.splitlines()[-1])
+            wrote[engine] = datasets(root, "made")
         asked = server.count()
     parts, made, calls = results["dask"]
     assert parts >= 1 and made == 6 and calls == 0, "the run itself asks for nothing"
-    assert asked == 2 * 6 * 7 and results["dask", "files"] == results["local", "files"]
+    assert asked == 2 * 6 * 7 and wrote["dask"] == wrote["local"]
     live = Profile(name="p").replace(engine="dask", **LIVE | {"mode": "live"})
     with pytest.raises(ProfileError, match="mode: auto"):
         dialogue.hold_on_workers(runs.Run("x", live, tmp_path, tmp_path), [START])
-
-
-def run_script(path: Path, root: Path, *words: str) -> list:
-    import subprocess
-    import sys
-
-    from stage_run import HERE, environment
-
-    more = {"PYTHONPATH": f"{HERE}:{paths.root}"}
-    done = subprocess.run(
-        [sys.executable, str(path), *words], cwd=root, env=environment(root, **more), text=True,
-        capture_output=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # --- rules

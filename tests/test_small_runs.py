@@ -124,19 +124,19 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
 
 
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
-    async def nothing(pairs, chat, profile, *rest) -> dialogue.RoleStarts:
+    async def nothing(pairs, chat, profile, *rest) -> tuple:
         lost = [
             Unfinished(
                 dialogue_id=f"role-{pair.pair_id}", turn=1, reason="no new scenario", turns=[], source="x"
             )
             for pair, _ in pairs
         ]
-        return dialogue.RoleStarts([], [], lost)
+        return [], [], lost
 
     monkeypatch.setattr(dialogue, "role_cold_starts", nothing)  # as the notebook has it
     profile, settings = started["simulated"]
     settings = f"{settings} n_news=0 n_role_pairs=1 n_turns=4 judges='[]'"
-    with pytest.raises(dialogue.NoUtterance, match="turn 1: no new scenario"):
+    with pytest.raises(dialogue.NoText, match="turn 1: no new scenario"):
         run_stage("03_dialogue_generation", profile=profile, settings=settings, run_name="openai-nothing")
 
 

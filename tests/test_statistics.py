@@ -359,16 +359,13 @@ def test_alpha_without_a_cluster_is_that_of_the_others() -> None:
     ("estimate", "words"),
     [
         (statistics.Estimate(0.0124, 0.0034, 0.0214, 9), "+0.012 [+0.003, +0.021]"),
-        (
-            statistics.Estimate(0.5, np.nan, np.nan, 3),
-            "+0.500 (no interval: too few dialogues, or all alike)",
-        ),
-        (statistics.EMPTY, "not measured"),
+        (statistics.Estimate(0.5, np.nan, np.nan, 3), "+0.500"),
+        (statistics.EMPTY, "–"),
     ],
 )
-def test_an_estimate_in_a_sentence(estimate, words) -> None:
+def test_an_interval_is_printed_in_one_form(estimate, words) -> None:
     row = estimate.columns("gain")
-    assert list(row) == statistics.with_ends("gain") and statistics.spell_interval(row, "gain") == words
-    assert statistics.format_interval(row, "gain", 3, "+") == words.split(" (")[0].replace(
-        "not measured", "–"
-    )
+    assert list(row) == statistics.with_ends("gain")
+    assert statistics.format_interval(row, "gain", 3, "+") == words
+    assert statistics.format_interval(estimate.row(), digits=3, sign="+") == words
+    assert statistics.direction(estimate.low, estimate.high) == (1 if words.endswith("]") else 0)

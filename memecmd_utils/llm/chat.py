@@ -121,11 +121,6 @@ class Chat:
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
 
-    @property
-    def used_keys(self) -> set[str]:
-        """Keys of the recordings that were replayed or made."""
-        return self.recordings.used_keys if self.recordings is not None else set()
-
     async def side_by_side(
         self, work: Iterable[Awaitable[T]], keep: Callable[[T], Any] | None = None
     ) -> list[T]:

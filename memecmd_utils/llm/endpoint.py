@@ -72,15 +72,13 @@ def address(endpoint: Endpoint) -> str | None:
     Raises `EndpointError` for one that is none, or that holds a user, a password or a query.
     """
     url = endpoint.base_url or os.environ.get("OPENAI_BASE_URL") or None
-    if url is not None:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            good = False
-        if not good or not url.isprintable() or set(url) & set("@?# "):
-            name = "base_url" if endpoint.base_url else "OPENAI_BASE_URL"
-            raise EndpointError(f"{name} must be an http(s) address without user, password or query")
+    try:
+        good = url is None or (re.fullmatch(r"https?://[^@?#\s]+", url) and urlsplit(url).port != 0)
+    except ValueError:
+        good = False
+    if not good:
+        name = "base_url" if endpoint.base_url else "OPENAI_BASE_URL"
+        raise EndpointError(f"{name} must be an http(s) address without user, password or query")
     return url
 
 
@@ -134,15 +132,16 @@ class OpenAIBackend(Backend):
         """1 once anything came from the endpoint, 2 once it answered: a place in `RETRIES`."""
         self._form: str | None = None
         """The surest form of structured replies that the endpoint has taken."""
-        self._lost, self._rejected = 0, Counter[str]()
+        self._in_a_row: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply, or one whose `finish_reason` says why there is none (see `Backend`)."""
-        before = self.answered
-        for form in self.forms(request):
+        before, forms = self.answered, self.forms(request)
+        for form in forms:
             try:
                 answer = await self.post("/chat/completions", self.body(request, form))
+                break
             except GaveUp as given_up:
                 if self.answered == before:  # nobody else had an answer either
                     raise
@@ -150,24 +149,22 @@ class OpenAIBackend(Backend):
             except Refused as refused:
                 if refused.filtered:
                     return Reply(text="", finish_reason="content_filter")
-                if refused.status in (400, 422) and form not in ("plain", self._form):
+                if refused.status in (400, 422) and form != forms[-1]:
                     continue
-                self._rejected[request.task] += 1
-                if not self.answered or self._rejected[request.task] >= IN_A_ROW:
+                self._in_a_row[request.task] += 1
+                if not self.answered or self._in_a_row[request.task] >= IN_A_ROW:
                     raise
                 return Reply(text=f"{refused.status}: {refused.reason}", finish_reason="rejected")
-            reply = read_reply(answer)
-            if reply.finish_reason != "lost":
-                self.answered += 1
-                self._rejected[request.task] = 0
-                self._form = form if request.reply_schema else self._form
-                return reply
-            self._lost += 1
-            if not self.answered and self._lost >= IN_A_ROW:
+        reply = read_reply(answer)
+        if reply.finish_reason != "lost":
+            self.answered, self._in_a_row[request.task] = self.answered + 1, 0
+            self._form = form if request.reply_schema else self._form
+        elif not self.answered:
+            self._in_a_row["lost"] += 1
+            if self._in_a_row["lost"] >= IN_A_ROW:
                 shown = self.shown(answer if isinstance(answer, str) else json.dumps(answer))
                 raise EndpointError(f"what {self._where} sends is no chat completion: {shown}")
-            return reply
-        raise AssertionError("the last form is plain text")
+        return reply
 
     def forms(self, request: Request) -> list[str]:
         """The forms in which a reply to this request may be asked for, the surest first."""

@@ -171,7 +171,7 @@ def threshold_tables(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
             minus = measured.minus(base)
             found = zip(FORM_MEASURES, minus.value, *statistics.interval(minus), minus.clusters, strict=True)
             differences += [
-                (form, BASE, name, mean, low, high, statistics.clear(low, high), n)
+                (form, BASE, name, mean, low, high, statistics.direction(low, high) != 0, n)
                 for name, mean, low, high, n in found
             ]
     return (

@@ -15,7 +15,6 @@ import pandas as pd
 
 from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
-from memecmd_utils.statistics import too_few
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -382,7 +381,7 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
         share["clear"] + share["sign only"],
         1 - share["cannot tell"],
     )
-    few = too_few(dialogues)
+    few = dialogues < statistics.MIN_CLUSTERS
     return {
         "worlds": len(part),
         "dialogues": int(dialogues),

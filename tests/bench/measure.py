@@ -117,11 +117,11 @@ def million() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         start = time.perf_counter()
-        width = retrieval.write_rows(folder / "rows.f16", (rows(8192) for _ in range(n // 8192)), False)
-        retrieval.write_faiss(folder, width, 13)
+        ids = [str(i) for i in range(n // 8192 * 8192)]
+        retrieval.write_rows(folder, (rows(8192) for _ in range(n // 8192)), False)
+        retrieval.write_faiss(folder, len(ids), 13)
         built = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        ids = [str(i) for i in range(n // 8192 * 8192)]
         index = retrieval.open_on_disk(folder, ids)
         parts = np.split(rows(64), 4, axis=1)
         queries = retrieval.build_queries([parts[0], parts[2], parts[3]])

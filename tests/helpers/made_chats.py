@@ -17,7 +17,7 @@ from PIL import Image
 from memecmd_utils import files, runs, schemas, statistics
 from memecmd_utils.chats import library as chats_library
 from memecmd_utils.files import paths
-from memecmd_utils.learned import LearnedPlacement, PlacementModel, Ranker, Trees, WantedGate
+from memecmd_utils.learned import LearnedPlacement, PlacementModel
 from memecmd_utils.settings import PLACES
 
 N_MEMES, DIM = 12, 48
@@ -99,22 +99,14 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     return run
 
 
-def no_trees() -> Trees:
-    """Trees that say nothing: one leaf of gain 0."""
-    return Trees(
-        np.zeros((1, 1), np.uint8), np.full((1, 1), np.inf, np.float32),
-        np.full((1, 1), 0xFFFF, np.uint16), np.zeros((1, 2), np.float32),
-    )  # fmt: skip
-
-
 def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) -> None:
     """Learned weights under which emotion meets emotion; a meme is wanted at every turn."""
     weights = np.zeros((2, 6, 6))
     weights[:, 1, 2] = 1
-    gate = WantedGate(np.zeros(5 * DIM + 2), 50.0)
-    model = PlacementModel(names, Ranker(weights), no_trees(), gate, np.array([[0.0, 1.5], [0.0, 4.0]]))
+    gate = np.append(np.zeros(5 * DIM + 2), 50.0)
+    model = PlacementModel(weights, gate, np.array([[0.0, 1.5], [0.0, 4.0]]))
     means = [np.zeros((6, DIM), dtype=np.float32)] * 2
-    LearnedPlacement(model, [], {}, means, np.linspace(0, 4, 101)).save(path)
+    LearnedPlacement(names, model, [], {}, means, np.linspace(0, 4, 101)).save(path)
 
 
 def agent() -> FaultServer:

