@@ -794,25 +794,25 @@ def show_chat(
                 colour=colours.get(band, ""),
             )
         )
-    return _display(styles() + chat(shown, meme_position, english))
+    return _display(styles(), chat(shown, meme_position, english))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
     """Memes in a row, each with its caption, its gloss and a label below."""
     pictures = Thumbnails(files, 160)
     given = [*labels, *[""] * (len(memes) - len(labels))]
-    return _display(styles() + _parts().row([_shown(m, pictures) for m in memes], given))
+    return _display(styles(), _parts().row([_shown(m, pictures) for m in memes], given))
 
 
 def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
     """A card: the meme beside its four texts, each with its English below where the package has it."""
     boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
-    return _display(styles() + _parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
+    return _display(styles(), _parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
 
 
 def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
     """What the summary agent says of a turn: three boxes, in the colours of the meme's texts they meet."""
-    return _display(styles() + _parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
+    return _display(styles(), _parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
 
 
 def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str] = ()) -> "HTML":
@@ -820,7 +820,7 @@ def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[s
     given = [*labels, *[""] * (len(annotations) - len(labels))]
     sides = [{field: (label, MEME_SIDE[field][1])} for label in given]
     pairs = zip(annotations, sides, strict=True)
-    return _display(styles() + _parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
+    return _display(styles(), _parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
 
 
 def show_beside(**parts: "HTML") -> "HTML":
@@ -863,7 +863,7 @@ def _boxes(
     ]
 
 
-def _display(markup: str) -> "HTML":
+def _display(*parts: str) -> "HTML":
     from IPython.display import HTML
 
-    return HTML(str(markup))
+    return HTML("".join(map(str, parts)))  # not Markup's own sum, which would escape the style sheet

@@ -449,6 +449,7 @@ def test_rows_stand_side_by_side_under_their_names(tmp_path: Path) -> None:
     files = {"m1": tmp_path / "m1.png", "m2": tmp_path / "m2.png"}
     one = drawing.show_memes([meme("m1", tmp_path), meme("m2", tmp_path, text="")], files, ["best"])
     page = drawing.show_beside(Greedy_sent=one, graders=one).data
+    assert one.data.count("<style>") == 1 and "&lt;" not in one.data
     assert "Greedy sent" in page and page.count("best") == 2 and page.count("data:image/") == 4
 
 
