@@ -12,7 +12,7 @@ from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.chat import Chat, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
-from memecmd_utils.llm.usage import combined
+from memecmd_utils.llm.usage import Usage
 from memecmd_utils.local_model import LocalServer
 from memecmd_utils.runs import Role, Run
 from memecmd_utils.settings import Endpoint, Profile
@@ -61,7 +61,10 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         if store is not None:
             stack.enter_context(store.writing())
         strict = run.strict or role not in SCORING
-        chat = Chat(model.backend, store, run.profile.models.mode, model.at_once, model.budget, strict)
+        # A stage may open a judge twice: for placed memes, and for the items it is checked on.
+        usage = run.counted.setdefault(name, Usage())
+        mode = run.profile.models.mode
+        chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict, usage)
         chat.inbox, chat.collect = read_inbox(inbox(run, stage)), run.collect
         stack.callback(_note_counts, run, name, chat)
         yield chat
@@ -93,9 +96,7 @@ def _model(run: Run, role: Role, number: int, name: str, stack: ExitStack) -> Mo
 
 def _note_counts(run: Run, name: str, chat: Chat) -> None:
     """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""
-    # A stage may open a judge twice: for placed memes, and for the items it is checked on.
-    run.counted[name] = combined(run.counted.get(name, {}), chat.usage.as_dict())
-    counts = {"source": chat.backend.source, **run.counted[name]}
+    counts = {"source": chat.backend.source, **chat.usage.as_dict()}
     files.write_json(run.folder / "usage" / f"{name}.json", counts)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from memecmd_utils.llm.chat import Chat, Collect
+    from memecmd_utils.llm.usage import Usage
 
 
 Record = TypeVar("Record", bound=schemas.Record)
@@ -96,7 +97,7 @@ class Run:
     spends_in: Path | None = None
     """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
-    counted: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counted: dict[str, "Usage"] = field(default_factory=dict)
     collect: "Collect | None" = None
     """Takes what is not on record in place of a model, for a provider's batch."""
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
@@ -154,7 +155,7 @@ class Run:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
         from memecmd_utils.llm import usage
 
-        return usage.not_recorded(self.profile, self.folder)
+        return usage.not_recorded(self.folder)
 
     @property
     def borrowed(self) -> list[str]:

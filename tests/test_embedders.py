@@ -27,6 +27,7 @@ from memecmd_utils.embedders import (
     text_key,
 )
 from memecmd_utils.files import MemecmdError
+from memecmd_utils.llm import embedding
 from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
@@ -122,7 +123,7 @@ def at(server: FaultServer, budget: Budget | None = None, instruction: str | Non
 
 
 def test_an_endpoint_gets_parts_and_the_instruction_before_queries(monkeypatch) -> None:
-    monkeypatch.setattr(embedders, "INPUTS", 3)
+    monkeypatch.setattr(embedding, "INPUTS", 3)
     with FaultServer(served).running() as server:
         embedder = at(server, instruction="查：")
         assert embedder.encode(["一" * n for n in range(1, 9)], "document")[:, 0].tolist() == [*range(1, 9)]

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedBackend
 
+from memecmd_utils import models
 from memecmd_utils import recordings as recordings_store
-from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
