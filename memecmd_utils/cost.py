@@ -12,11 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-<<<<<<< HEAD
-from memecmd_utils import annotation, evaluation, files, judges, models, runs, schemas, settings
-=======
-from memecmd_utils import annotation, evaluation, files, judges, runs, schemas
->>>>>>> main
+from memecmd_utils import annotation, evaluation, files, judges, models, runs, schemas
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
