@@ -70,10 +70,11 @@ def reproduce(choice: Choice, templates: bool) -> None:
         settings.settle(profile)
         run = runs.open_run(choice.profile, choice.settings, name)
         if templates:
-            from memecmd_utils.cm50 import data
+            from memecmd_utils import fetch
 
-            for source in data.settle(profile, run.folder).values():
-                click.echo(source.text())
+            for one in fetch.locate(profile).values():
+                state = one.state if one.path else f"not here ({one.why}). {one.source.how_to_provide()}"
+                click.echo(f"{one.source.title}: {state}")
         run_notebook.note_inputs(run)
         names = run_notebook.out_of_date(run, templates)
         if not names:
@@ -117,7 +118,7 @@ def batch() -> None:
 
 @batch.command("send")
 @click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
-@click.option("--limit", default=50_000, help="Questions in one batch at most.")
+@click.option("--limit", default=2_000, help="Questions in one batch at most; files may have 200 MB.")
 @click.pass_obj
 def send_batch(choice: Choice, stage: str, limit: int) -> None:
     """Send what a stage would ask and is not on record."""

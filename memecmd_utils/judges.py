@@ -122,7 +122,7 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
         spec = chat_from_dialogue(shown.dialogue, ids, shown.n_turns, position)
 
         def picture() -> bytes:  # as phones send it: a PNG takes four times as long as the drawing itself
-            return encode(draw_chat(spec, pictures), "jpeg")
+            return encode(draw_chat(spec, pictures))
 
         return spec_sha256(spec), picture
 
