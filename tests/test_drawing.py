@@ -357,7 +357,7 @@ def test_the_chart_has_a_point_a_turn_and_steps_of_the_threshold() -> None:
     assert "1 of 4 turns" in tree.get("aria-label") and "×" in "".join(tree.itertext())
     assert "nan" not in svg and "inf" not in svg and "dasharray" not in svg
     assert "dasharray" in drawing.gate_chart([2], [0.5], [0.1], [True], gated=False)
-    with pytest.raises(ValueError, match="equally long"):
+    with pytest.raises(ValueError):
         drawing.gate_chart([2, 3], [0.1], [0.1, 0.2], [False, False])
     steps = tree.find("path").get("d")
     assert steps.count("H") == 4 and steps.startswith("M")

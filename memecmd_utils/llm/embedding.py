@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 import numpy as np
-from pydantic import SecretStr
 
 from memecmd_utils.embedders import Side
 from memecmd_utils.llm import chat
@@ -18,12 +17,6 @@ TASK = "embedding"
 """Name of an endpoint's calls in what a run has spent."""
 INPUTS = 32
 """Texts of one request: what servers take at least unless they are set up otherwise."""
-
-
-def embedding_key(endpoint: Endpoint) -> SecretStr:
-    """The key of an embedder's endpoint; a server with an address of its own may need none."""
-    is_free = address(endpoint) is not None and not os.getenv(endpoint.key_env)
-    return NO_KEY if is_free else api_key(endpoint)
 
 
 class EndpointEmbedder:
@@ -45,7 +38,9 @@ class EndpointEmbedder:
         return chat.run(self._encode([before + text for text in texts]))
 
     async def _encode(self, texts: list[str]) -> np.ndarray:
-        backend = OpenAIBackend(self.endpoint, key=embedding_key(self.endpoint))
+        # A server with an address of its own may need no key.
+        is_free = address(self.endpoint) is not None and not os.getenv(self.endpoint.key_env)
+        backend = OpenAIBackend(self.endpoint, key=NO_KEY if is_free else api_key(self.endpoint))
         parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
         return np.concatenate([await self._rows(backend, part) for part in parts])
 
