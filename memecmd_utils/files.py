@@ -6,7 +6,6 @@ Importing this module creates nothing and prints nothing. It knows no other room
 import base64
 import csv
 import errno
-import fcntl
 import hashlib
 import io
 import json
@@ -167,17 +166,6 @@ def atomic_path(target: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
-
-
-def lock(path: Path) -> Any:
-    """Open a file to append to it and hold it until it is closed; None while another process does."""
-    handle = path.open("ab+", buffering=0)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        return None
-    return handle
 
 
 def sha256(path: Path) -> str:
