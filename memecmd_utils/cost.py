@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, judges, runs, schemas, settings
+from memecmd_utils import annotation, evaluation, files, judges, runs, schemas
 from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.embedders import INPUTS, TASK
 from memecmd_utils.files import MemecmdError, paths
@@ -198,10 +198,8 @@ def summary_text(run: str) -> str:
         f"  executed notebooks {folder}/*.html",
         *real_usage(run),
     ]
-    settled = settings.read_resolved(data)
-    if settled and (lacking := usage.not_recorded(Profile.model_validate(settled), data)):
-        lines += ["", lacking]
-    return "\n".join(lines)
+    lacking = usage.not_recorded(data)
+    return "\n".join([*lines, "", lacking] if lacking else lines)
 
 
 def real_usage(run: str) -> Iterator[str]:
@@ -224,15 +222,13 @@ def real_usage(run: str) -> Iterator[str]:
 # --- a provider's batches -------------------------------------------------------------------------------
 
 URL = "/v1/chat/completions"
-MOST_LINES, MOST_BYTES = 50_000, 190_000_000
-"""Of a file that services take."""
 
 
 class BatchError(MemecmdError, RuntimeError):
     """A batch cannot be sent or fetched; the message says what to do."""
 
 
-def send_batch(run: runs.Run, stage: str, limit: int = MOST_LINES) -> Iterator[str]:
+def send_batch(run: runs.Run, stage: str, limit: int = 2_000) -> Iterator[str]:
     """Send what `stage` (annotation or evaluation) would ask and is not on record; say what was sent.
 
     Nothing of the stage is kept. Answers are fetched by `fetch_batch` within a day or so, and the next run
@@ -252,16 +248,9 @@ def send_batch(run: runs.Run, stage: str, limit: int = MOST_LINES) -> Iterator[s
 
     with TemporaryDirectory() as name:
         _ask(replace(run, folder=Path(name), fallback=run.folder, collect=collect), stage)
-    parts: list[list[bytes]] = []
-    size = MOST_BYTES
-    for line in lines.values():
-        if size + len(line) > MOST_BYTES or len(parts[-1]) == limit:
-            parts.append([])
-            size = 0
-        parts[-1].append(line)
-        size += len(line)
     sent: list[str] = []
-    for part in parts:
+    for start in range(0, len(lines), limit):
+        part = list(lines.values())[start : start + limit]
         sent.append(chat.run(_send(backend, stage, b"".join(part))))
         files.write_json(noted, sent)
         yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"

@@ -80,7 +80,10 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
     named = [source for source in library.sources if source != "example"]
     named += [library.curation, profile.dialogue.dialogues, models.clip_checkpoint, models.embedder]
     named += [profile.dialogue.news, *profile.dialogue.feeds, matching.confirmed, matching.confirmed_figmemes]
-    named += [profile.mtrclip.images, profile.cm50.published, os.environ.get("MEMECMD_GGUF")]
+    named += [profile.mtrclip.images, os.environ.get("MEMECMD_GGUF")]
+    for key in ("imgflip", "published", "memecap", "figmemes", "figmemes_labels"):
+        fetched = paths.raw / "templates" / ("cm50" if key == "published" else key)
+        named.append(getattr(profile.cm50, key) or str(fetched))
     named += [str(paths.raw / "ratings" / profile.name), str(paths.raw / "news" / profile.name)]
     if models.mode == "recorded":
         named += [str(paths.raw / "recordings" / profile.name)]

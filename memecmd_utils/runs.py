@@ -25,7 +25,7 @@ from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.chat import Chat, Collect, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
-from memecmd_utils.llm.usage import combined
+from memecmd_utils.llm.usage import Usage
 from memecmd_utils.local_model import LocalServer
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
@@ -122,7 +122,7 @@ class Run:
     spends_in: Path | None = None
     """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
-    counted: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counted: dict[str, Usage] = field(default_factory=dict)
     collect: Collect | None = None
     """Takes what is not on record in place of a model, for a provider's batch."""
     _spent: Spent | None = None
@@ -179,7 +179,7 @@ class Run:
 
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        return llm_usage.not_recorded(self.profile, self.folder)
+        return llm_usage.not_recorded(self.folder)
 
     @property
     def borrowed(self) -> list[str]:
@@ -309,7 +309,9 @@ class Run:
                 stack.enter_context(store.writing())
             strict = self.strict or role not in SCORING
             mode = self.profile.models.mode
-            chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict)
+            # A stage may open a judge twice: for placed memes, and for the items it is checked on.
+            usage = self.counted.setdefault(name, Usage())
+            chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict, usage)
             chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
             stack.callback(self._note_counts, name, chat)
             yield chat
@@ -339,9 +341,7 @@ class Run:
 
     def _note_counts(self, name: str, chat: Chat) -> None:
         """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""
-        # A stage may open a judge twice: for placed memes, and for the items it is checked on.
-        self.counted[name] = combined(self.counted.get(name, {}), chat.usage.as_dict())
-        counts = {"source": chat.backend.source, **self.counted[name]}
+        counts = {"source": chat.backend.source, **chat.usage.as_dict()}
         files.write_json(self.folder / "usage" / f"{name}.json", counts)
 
     def note_used(self, stage: str, keys: set[str]) -> None:

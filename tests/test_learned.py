@@ -9,8 +9,8 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import grades, learned, retrieval
-from memecmd_utils.files import StageOutputError
+from memecmd_utils import files, grades, learned, retrieval
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.grades import Query, Split
 from memecmd_utils.learned import Corpus, Graded, LearnedPlacement, PlacementError, PlacementModel
 from memecmd_utils.schemas import Dialogue, Grade
@@ -145,6 +145,12 @@ def test_a_file_gives_back_what_was_saved_and_another_is_refused(placement, tmp_
         path.write_text(broken, encoding="utf-8")
         with pytest.raises(PlacementError, match="placement.json"):
             learned.load_placement(path)
+
+
+def test_the_shipped_models_are_those_that_the_plan_names() -> None:
+    by_date = json.loads((paths.example / "PLACEMENT_MODELS.json").read_text(encoding="utf-8"))
+    assert by_date[max(by_date)] == {learned.FILE: files.sha256(paths.example / learned.FILE)}
+    assert len(learned.load_placement(paths.example / learned.FILE).fold_of) == 47
 
 
 def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(tmp_path, capsys) -> None:

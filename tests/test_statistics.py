@@ -329,9 +329,6 @@ def test_alpha_of_full_agreement_of_chance_and_where_it_is_not_defined() -> None
     assert alpha(rng(2).integers(0, 5, size=(3, 4000)).astype(float)) == pytest.approx(0, abs=0.03)
     nothing = np.empty((0, 3)), np.empty((2, 0)), np.full((2, 3), _), np.full((2, 3), 50.0), once[None]
     assert all(np.isnan(alpha(values)) for values in nothing)
-    for values, names in ((PUBLISHED[0], range(12)), (PUBLISHED, "ab"), (np.array([[1, np.inf]] * 2), "ab")):
-        with pytest.raises(ValueError, match=r"raters|infinite"):
-            statistics.cluster_alpha(values, names)
 
 
 def made_up_ratings(seed: int, clusters: int) -> tuple[np.ndarray, np.ndarray]:

