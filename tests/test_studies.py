@@ -63,7 +63,7 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     half = dict(zip(one.clusters, one.half.tolist(), strict=True))
     pairs = zip(one.dialogues, other.dialogues, strict=True)
     mixed = [p if half[p.dialogue_id] == "a" else q for p, q in pairs]
-    found = studies.fit_weights(replace(one, dialogues=mixed, _terms={}))
+    found = studies.fit_weights(replace(one, dialogues=mixed))
     halves, joined = found.halves.groupby("used on").first(), found.joined.iloc[0]
     assert halves.loc["a", "gamma"] > halves.loc["a", "beta"]
     assert halves.loc["b", "beta"] > halves.loc["b", "gamma"]
