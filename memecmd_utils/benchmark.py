@@ -440,7 +440,7 @@ SENT = 4
 
 
 def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, str]]:
-    """Questions of a file of MOD: dialogue (a cluster), what is known (`messages.Context`), meme (its number).
+    """Questions of a file of MOD: dialogue (a cluster), what is known (`messages.Context`), the meme sent.
 
     In dialogues each meme from the second message on is a question, whose history ends with the words that
     came with the meme, as in the task files. Memes sent before are told by their `captions`, by number.
