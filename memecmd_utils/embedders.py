@@ -255,7 +255,6 @@ class Embedder(Protocol):
     """What encodes texts: a packaged model, an endpoint, a sentence-transformers model."""
 
     name: str
-    query_instruction: str | None
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Encode n texts, shape [n, dim]."""

@@ -640,8 +640,8 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     The run's own centring, and the full score with the other one; of random rankings the graded one's
     difference (the mean's where a run has none). Differences are `mean [low, high]`.
     """
-    differences = {
-        (row["embedder"], row["centring"], row["uses"], row["minus"] == "the full score"): row
+    gaps = {
+        (*(row[name] for name in System._fields), row["minus"] == "the full score"): row
         for row in found["retrieval_differences"]
     }
     other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
@@ -649,13 +649,11 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"]):
         as_run = row["centring"] in ("", profile.retrieval.centring)
         if as_run or row["uses"] == FULL:
-            cells = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
-            cells |= {measure: row[measure] for measure in MEASURES}
-            for name, to_full in (("random", False), ("full", True)):
-                gap = differences.get((row["embedder"], row["centring"], row["uses"], to_full))
-                shown = gap and statistics.format_interval(gap, digits=3, sign="+")
-                cells[f"nDCG@5 − {name}"] = shown or "–"
-            rows.append(cells)
+            system = [row[name] for name in System._fields]
+            shown = [gaps.get((*system, to_full)) for to_full in (False, True)]
+            ends = ("–" if gap is None else statistics.format_interval(gap, "mean", 3, "+") for gap in shown)
+            uses = row["uses"] + ("" if as_run else other)
+            rows.append((row["embedder"] or "–", uses, *(row[name] for name in MEASURES), *ends))
     columns = ["embedder", "uses", *MEASURES, "nDCG@5 − random", "nDCG@5 − full"]
     return pd.DataFrame(rows, columns=columns)
 

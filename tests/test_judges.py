@@ -408,7 +408,7 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
     drawn: list[int] = []
     saved: list[list] = []
     monkeypatch.setattr(judges, "draw_chat", lambda spec, files: drawn.append(1))
-    monkeypatch.setattr(judges, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
+    monkeypatch.setattr(judges, "encode", lambda picture: b"\xff\xd8jpeg")
 
     class Seeing(ScriptedBackend):
         async def complete(self, request):

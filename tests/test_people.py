@@ -10,8 +10,6 @@ from html.parser import HTMLParser
 import browser
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from made_ratings import MEMES, NASTY, QUALITY, answers, dialogues, form, placements, write_answers
 from made_up import consistency, meme_files, placement, profile, rating
 
@@ -56,14 +54,6 @@ def test_a_meme_that_two_strategies_share_is_shown_once_and_counts_for_both() ->
     assert len(made.items) == 1 and [row.strategy for row in key] == ["greedy", "sampling"]
     with pytest.raises(FormError, match="nothing to rate"):
         people.choose([], of, seed=1)
-
-
-@given(st.integers(1, 60), st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
-def test_any_size(n_items, seed) -> None:
-    made, key = form(n_items, seed)
-    names = [item.item for item in made.items]
-    assert len(set(names)) == len(names) <= n_items and set(names) == {row.item for row in key}
 
 
 # --- the page
