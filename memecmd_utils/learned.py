@@ -589,7 +589,7 @@ def fit_run(run: Run, path: Path | None = None) -> "Landing":
     count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds.
     """
     if find_spec("sklearn") is None:
-        raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
+        raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e .")
     split = next(iter(splits_of(run, path)), None)
     first = next(iter(split.grades.values())) if split else []
     graded = {grade.dialogue_id for grade in first}
@@ -756,7 +756,7 @@ def tabulate(graded: Sequence[Graded]) -> Landing:
 
 
 def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """What was sent, a row a part of the dialogues and way; a meme that nobody graded counts as not fitting."""
+    """Memes sent, a row for each part of the dialogues and each strategy; without a grade: does not fit."""
     wanted = one.corpus.marks.any(axis=1)
     for part in ("all", "news", "role"):
         for name, sent in one.ways.items():
@@ -810,7 +810,7 @@ def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
 
 
 def timing_rows(scores: np.ndarray, marks: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """AUC of scores [turns] between turns that all markers fill and that none does; marks [turns, markers]."""
+    """AUC of scores [turns] of turns that all markers fill against those of none; marks [turns, markers]."""
     names, clear, filled = np.asarray(names), np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
     pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
     yield {"measure": "AUC", **statistics.cluster_auc(*pairs).row()}
@@ -867,7 +867,7 @@ QUOTED = {
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """What page and READMEs quote of `landing.json`, the untouched test first; empty where nothing was graded."""
+    """What page and READMEs quote of `landing.json`, the untouched test first; empty without grades."""
     try:
         found = json.loads(run.read(TABLES).read_text(encoding="utf-8"))
     except StageMissing:

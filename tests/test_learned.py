@@ -143,7 +143,7 @@ def test_a_file_gives_back_what_was_saved_and_another_is_refused(placement, tmp_
         json.dumps({**values, "turn_means": ["AA"]}),
     ):
         path.write_text(broken, encoding="utf-8")
-        with pytest.raises(PlacementError, match="placement.json"):
+        with pytest.raises(PlacementError, match=r"placement\.json"):
             learned.load_placement(path)
 
 
