@@ -70,10 +70,11 @@ def reproduce(choice: Choice, templates: bool) -> None:
         settings.settle(profile)
         run = runs.open_run(choice.profile, choice.settings, name)
         if templates:
-            from memecmd_utils.cm50 import data
+            from memecmd_utils import fetch
 
-            for source in data.settle(profile, run.folder).values():
-                click.echo(source.text())
+            for one in fetch.locate(profile).values():
+                state = one.state if one.path else f"not here ({one.why}). {one.source.how_to_provide()}"
+                click.echo(f"{one.source.title}: {state}")
         run_notebook.note_inputs(run)
         names = run_notebook.out_of_date(run, templates)
         if not names:
@@ -117,7 +118,7 @@ def batch() -> None:
 
 @batch.command("send")
 @click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
-@click.option("--limit", default=50_000, help="Questions in one batch at most.")
+@click.option("--limit", default=2_000, help="Questions in one batch at most; files may have 200 MB.")
 @click.pass_obj
 def send_batch(choice: Choice, stage: str, limit: int) -> None:
     """Send what a stage would ask and is not on record."""
@@ -221,12 +222,12 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
 @click.pass_obj
 def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
     """Measure retrieval on your copy of MOD: a file or a folder."""
-    from memecmd_utils.studies import mod
+    from memecmd_utils import benchmark
 
     if not source:
         raise files.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
     path = Path(source).expanduser()
-    click.echo(mod.evaluate_file(path, choice.profile, choice.settings, run, dialogues).text())
+    click.echo(benchmark.score_mod(path, choice.profile, choice.settings, run, n_dialogues=dialogues))
 
 
 @cli.command()
@@ -240,20 +241,19 @@ def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -
 def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
-    """Score ENTRIES beside the package's systems: TREC runs, Python files, names of embedders."""
-    from memecmd_utils.evaluation import entries as scored
-    from memecmd_utils.studies import mod as mod_data
+    """Score ENTRIES, TREC runs or Python files, beside the package's systems."""
+    from memecmd_utils import benchmark, page
 
+    named = (choice.profile, choice.settings)
     if mod:
-        path = Path(mod).expanduser()
-        benchmarks, target, notes = mod_data.benchmarks(path, choice.profile, choice.settings, run)
-        click.echo("\n".join([scored.score_benchmarks(benchmarks, target, entries, name), *notes]))
+        click.echo(benchmark.score_mod(Path(mod).expanduser(), *named, run, entries, name))
     elif release:
-        folder = Path(release).expanduser()
-        click.echo(scored.score_release(folder, choice.profile, choice.settings, entries, name))
+        click.echo(benchmark.score_release(Path(release).expanduser(), *named, entries, name))
     else:
+        scored = choice.run(run)
         given = Path(grades).expanduser() if grades else None
-        click.echo(scored.score_run(choice.run(run), entries, name, given))
+        click.echo(benchmark.score_run(scored, entries, name, given))
+        page.rewrite_page(scored)
 
 
 # --- what is fetched --------------------------------------------------------------------------------

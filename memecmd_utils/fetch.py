@@ -42,6 +42,10 @@ def may_fetch() -> bool:
     return not any(os.environ.get(name, "").strip().upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
 
 
+KEYS = {"cm50": "published"}
+"""Keys of the profile that are not called like their data set."""
+
+
 class Source(BaseModel):
     """One data set, as a list in `data/` has it."""
 
@@ -66,10 +70,10 @@ class Source(BaseModel):
 
     def how_to_provide(self) -> str:
         """Which repository, which files and which key of `SET=` bring the data set."""
-        place = project_path(paths.raw / "templates" / self.name)
-        how = f'Give its folder or file: SET="{self.name}=PATH".'
+        place, key = project_path(paths.raw / "templates" / self.name), KEYS.get(self.name, self.name)
+        how = f'Give its folder or file: SET="{key}=PATH".'
         if self.url:
-            how = f'Clone {self.url} and give its folder: SET="{self.name}=FOLDER", or put it into {place}.'
+            how = f'Clone {self.url} and give its folder: SET="{key}=FOLDER", or put it into {place}.'
         held = "; ".join(f"{words} ({' or '.join(patterns)})" for words, patterns in self.holds.items())
         return f"{how} It must hold {held}.{f' Note: {self.notes}.' if self.notes else ''}"
 
@@ -247,7 +251,7 @@ def locate(
     found = {}
     for source in source_list("template_sources"):
         if names is None or source.name in names:
-            given = getattr(profile.cm50, "published" if source.name == "cm50" else source.name)
+            given = getattr(profile.cm50, KEYS.get(source.name, source.name))
             found[source.name] = _locate(source, given, fetch and may_fetch())
     return found
 
@@ -281,7 +285,7 @@ def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
     rows = [
         {
             "data set": one.source.title,
-            "key": name,
+            "key": KEYS.get(name, name),
             "state": one.state,
             "where": project_path(one.path) if one.path else "",
             "commit": one.commit[:12],

@@ -20,8 +20,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from PIL import Image
 
-from memecmd_utils import drawing, evaluation, files, pictures, release, report, retrieval, schemas
-from memecmd_utils.evaluation import leaderboard
+from memecmd_utils import benchmark, drawing, evaluation, files, pictures, release, report, retrieval, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run
@@ -129,11 +128,11 @@ def table_of(run: Run, name: str) -> Markup:
 
 def _leaderboards(run: Run) -> dict[str, Markup]:
     """The best systems of each split of the benchmark; none before `make leaderboard`, or of other grades."""
-    rows = leaderboard.load(run.report, run.folder / "release")
+    rows = benchmark.load(run.report, run.folder / "release")
     columns = ("system", "kind", "R@1", "R@5", "nDCG@5", "judged@5", "difference", "p Holm", "dialogues")
     return {
         split: files.html_table(
-            report.printed(leaderboard.first([r for r in rows if r["split"] == split], LEADING), columns)
+            report.printed(benchmark.first([r for r in rows if r["split"] == split], LEADING), columns)
         )
         for split in dict.fromkeys(row["split"] for row in rows)
     }
@@ -146,7 +145,7 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
     strategies = list(profile.retrieval.strategies)
     scores = PlacedScores(records)
-    kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in ("news", "role")}
+    kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     halves = retrieval.halves(records.dialogues)

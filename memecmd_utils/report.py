@@ -17,10 +17,19 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, evaluation, files, learned, release, schemas, statistics, studies
+from memecmd_utils import (
+    annotation,
+    benchmark,
+    evaluation,
+    files,
+    learned,
+    release,
+    schemas,
+    statistics,
+    studies,
+)
 from memecmd_utils import grades as graded
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
-from memecmd_utils.evaluation import benchmark, leaderboard
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
@@ -473,7 +482,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
 
     Pictures without a licence stay out.
     """
-    splits = benchmark.splits_of_run(run, records.dialogues, records.memes, records.annotations)
+    splits = graded.splits_of_run(run, records.dialogues, records.memes, records.annotations)
 
     def write_benchmark(folder: Path) -> None:
         if splits:
@@ -511,13 +520,13 @@ def refresh(run: str = "example") -> list[Path]:
     """Copy numbers, placements and pictures of a run into `reports/`, and fill in `PAGES`."""
     folder = paths.reports / run
     copied = [Path(shutil.copyfile(_find(folder, name), paths.reports / name)) for name in TRACKED]
-    if (folder / leaderboard.FILE).is_file():  # by `make leaderboard`, which no run does by itself
-        copied.append(Path(shutil.copyfile(folder / leaderboard.FILE, paths.reports / leaderboard.FILE)))
+    if (folder / benchmark.FILE).is_file():  # by `make leaderboard`, which no run does by itself
+        copied.append(Path(shutil.copyfile(folder / benchmark.FILE, paths.reports / benchmark.FILE)))
     numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
 
     def table_of(name: str) -> str:
         if name == "leaderboard":
-            return files.markdown(_leaders(leaderboard.load(paths.reports)))
+            return files.markdown(_leaders(benchmark.load(paths.reports)))
         return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
 
     for page in (paths.root / name for name in PAGES):
@@ -531,8 +540,8 @@ def refresh(run: str = "example") -> list[Path]:
 def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The best of the package's own systems, with the paper's score and random, in every split."""
     own = [row for row in rows if row["kind"] == "package"]
-    splits = sorted({row["split"] for row in own}, key=lambda name: (name != benchmark.UNTOUCHED, name))
-    best = [row for split in splits for row in leaderboard.first([r for r in own if r["split"] == split], 3)]
+    splits = sorted({row["split"] for row in own}, key=lambda name: (name != graded.UNTOUCHED, name))
+    best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
     return printed(best, ("split", "system", "R@1", "nDCG@5", "difference", "p Holm"))
 
 

@@ -142,10 +142,9 @@ class TemplateRule(Setting):
     min_text_words: int = Field(0, ge=0)
     min_votes: int = Field(6, ge=0)
     min_views: int = Field(0, ge=0)
-    title_differs: Literal["exact", "case", "letters", "names", "start", "ignored"] = "exact"
-    """From what: the template's file name with blanks for hyphens, letter for letter (exact), without case
-    (case), in letters and digits only (letters), the same and from all its names (names), or the title does
-    not even begin with the file name (start)."""
+    title_differs: Literal["exact", "letters", "ignored"] = "exact"
+    """From what: the template's file name with blanks for hyphens, letter for letter (exact), or in letters
+    and digits only (letters)."""
     titles_unique_in: Literal["nothing", "template", "all"] = "nothing"
     """Of memes with the same title, only the first in the source is kept."""
     min_memes: int = Field(150, ge=1)
@@ -167,8 +166,6 @@ class TemplateAnnotation(Setting):
     """Name of the literary-device prompt. Empty: the devices are those that the captioning prompt gives."""
     context: bool = True
     """Whether the template's "about" text is given."""
-    labels: Literal["paper", "code"] = "paper"
-    """What `antithesis` counts as, which Table 12 names twice: None, or contrast as the paper's code does."""
     sample: int | None = Field(200, ge=1)
     """Memes to annotate, drawn by seed and template, by a model that sees among those with a picture; None:
     all, which costs what `make templates` says."""
@@ -187,10 +184,6 @@ class TemplateMatching(Setting):
     """code: distance 30, cosine 0.1, LPIPS 0.29 at 64 pixels (with the cosine 0.3); paper: 30, 1 and 1."""
     clip: str = "openai/clip-vit-large-patch14-336"
     """Name or folder of the CLIP that embeds images and texts; the limits belong to ViT-L/14."""
-    lpips: str | None = None
-    """File of AlexNet weights for LPIPS; None: downloaded by torchvision."""
-    lpips_scale: Literal["code", "lpips"] = "code"
-    """Values given to LPIPS: 0 to 1, as the paper's code does, or -1 to 1, which LPIPS was trained on."""
     confirmed: str | None = None
     """CSV that the confirmation sheet of MemeCap saved; None: nobody looked yet."""
     confirmed_figmemes: str | None = None
@@ -218,14 +211,8 @@ class MtrclipSettings(Setting):
     """Pairs that stand against each other in the loss."""
     mini_batch_size: int = Field(8, ge=1)
     """Pairs that are in memory at a time: 8 take about 14 GB with ViT-L/14 at 336 pixels, 32 about 32 GB."""
-    mask_same_template: bool = False
-    """Memes of one template in a batch are no negatives of each other."""
-    mask_same_text: bool = False
-    """Pairs with the same text in a batch are no negatives of each other."""
     augment: bool = True
     """Training images are cut at random to 80-100 % of their area, as in the paper's code."""
-    checkpoint_steps: int = Field(5, ge=1)
-    """Steps between two states to resume from, beside the one after each epoch: 5 GB each with ViT-L/14."""
     workers: int = Field(0, ge=0)
     """Processes that decode images ahead; each holds a whole batch of pixels."""
     epochs: int = Field(20, ge=1)
@@ -238,8 +225,6 @@ class MtrclipSettings(Setting):
     epsilon: float = Field(1e-8, gt=0)
     selection: Literal["validation", "paper"] = "validation"
     """Which R@1 picks the epoch: the validation set's, or the test set's as the paper's code does."""
-    trials: int = Field(0, ge=0)
-    """Trials of a hyperparameter search before the tuning (the `search` extra); the paper's code makes 15."""
 
     @model_validator(mode="after")
     def _a_schedule(self) -> "MtrclipSettings":
@@ -257,7 +242,7 @@ class AnnotationMetrics(Setting):
     bertscore: str | None = None
     """Encoder of BERTScore by hub name or folder, `roberta-large` in the paper; None: not computed."""
     bertscore_layer: int | None = Field(None, ge=1)
-    """Layer that is compared; None: what bert-score tuned for the model."""
+    """Layer that is compared; None: 17 of `roberta-large`."""
     bleurt: str | None = None
     """BLEURT-20 checkpoint by hub name or folder; None: not computed."""
 

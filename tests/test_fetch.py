@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from made_sources import content, git, picture, repository
 
 from memecmd_utils import fetch
 from memecmd_utils.fetch import Client, FetchError, SourceError
@@ -19,6 +18,42 @@ from memecmd_utils.settings import Profile
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 ODD = ["[盒子]!", "鸽子🕊BQB", "a b ", "#x", "w*"]
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *who, "-C", str(folder), *words], check=True, capture_output=True, timeout=60
+    )
+    return done.stdout.decode()
+
+
+def repository(root: Path, folders: dict[str, int], size: int = 50) -> tuple[str, str, Path]:
+    """A real repository; its address, its first commit, its folder. A second commit deletes and adds."""
+    home = root / "upstream"
+    home.mkdir()
+    git(home, "init", "-q", "-b", "main")
+    # As the well-known host does: parts, and any commit by its name.
+    for key in ("allowFilter", "allowAnySHA1InWant", "allowReachableSHA1InWant"):
+        git(home, "config", f"uploadpack.{key}", "true")
+    for folder, count in folders.items():
+        (home / folder).mkdir()
+        for number in range(count):
+            (home / folder / f"图 {number}.jpg").write_bytes(os.urandom(size))
+    (home / "README.md").write_text("read\r\nme\n", encoding="utf-8", newline="")
+    git(home, "add", ".")
+    git(home, "commit", "-q", "-m", "one")
+    commit = git(home, "rev-parse", "HEAD").strip()
+    (home / "later.jpg").write_bytes(b"later")
+    shutil.rmtree(home / next(iter(folders)))
+    git(home, "add", "-A")
+    git(home, "commit", "-q", "-m", "two")
+    return home.as_uri(), commit, home
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file() and ".git" not in p.relative_to(folder).parts)
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
 
 # --- repositories and archives --------------------------------------------------------------------------
@@ -108,7 +143,7 @@ def test_the_library_is_fetched_unpacked_and_written_down(tmp_path: Path, monkey
     archive = tmp_path / "images.zip"
     with zipfile.ZipFile(archive, "w") as made:
         for name in ("a/1.png", "../2.png", "a/read.txt"):
-            made.writestr(name, picture(1))
+            made.writestr(name, b"a picture")
     fetch.fetch_library(archive)
     fetch.fetch_library(archive)
     images = tmp_path / "raw" / "sources" / "Zipped" / "images"

@@ -61,10 +61,14 @@ class Chat:
         concurrency: int = 8,
         budget: Budget | None = None,
         strict: bool = True,
+        usage: Usage | None = None,
     ) -> None:
-        """`strict`: in mode `recorded` a miss is an error; otherwise it is an answer without a value."""
+        """`strict`: in mode `recorded` a miss is an error; otherwise it is an answer without a value.
+
+        `usage`: counts to go on with.
+        """
         self.backend, self.recordings, self.mode, self.strict = backend, recordings, mode, strict
-        self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), Usage()
+        self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), usage or Usage()
         self.inbox: dict[str, Any] = {}
         """Answers of a provider's batch by key; each is taken as the first attempt of its question."""
         self.collect: Collect | None = None
@@ -248,8 +252,9 @@ class Chat:
                 self._fault = self._fault or error
                 raise
             self.usage.add(reply, pay(reply))
-        if self.backend.tried_again:
-            self.usage.retries["sent again"] = self.backend.tried_again
+        if again := self.backend.tried_again:
+            self.usage.retries["sent again"] += again
+            self.backend.tried_again = 0
         return reply
 
     def _judge(
@@ -371,11 +376,6 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.update(0)
         self._bar.close()
-
-    @property
-    def done(self) -> int:
-        """Units that are done."""
-        return self._bar.n
 
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils.llm.messages import UNRECORDED, Reply
-from memecmd_utils.settings import Profile
 
 
 class Usage:
@@ -32,17 +31,6 @@ class Usage:
             name: dict(sorted(n.items())) if isinstance(n, Counter) else n for name, n in vars(self).items()
         }
         return {**counts, "usd": round(self.usd, 6)}
-
-
-def combined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Figures of two chats of one stage together."""
-    out: dict[str, Any] = {}
-    for name, value in second.items():
-        if isinstance(value, dict):
-            out[name] = dict(sorted((Counter(first.get(name, {})) + Counter(value)).items()))
-        else:
-            out[name] = round(first.get(name, 0) + value, 6)
-    return out
 
 
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
@@ -78,7 +66,7 @@ def counts_in_words(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
-def not_recorded(profile: Profile, folder: Path) -> str:
+def not_recorded(folder: Path) -> str:
     """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
 
     Empty where none is lacking. Read from what stages 05 and 05b wrote into the run's `folder`.
@@ -95,11 +83,8 @@ def not_recorded(profile: Profile, folder: Path) -> str:
         lacking.append(f"{n:,} of {sum(outcomes.values()):,} summaries by a small model")
     if not lacking:
         return ""
-    judges = [judge for judge in profile.evaluation.judges if judge.llm == "local"]
-    local = dict.fromkeys(judge.local_model or profile.models.local_model for judge in judges)
-    installs = "".join(f"`make local-llm MODEL={model}`, " for model in local)
     return (
         f"{' and '.join(lacking)} have no recorded answer: answers were recorded for other settings, and "
-        "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered: "
-        f"{installs}then again with mode=auto added to SET (or to `settings`)."
+        "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered, "
+        "install local judges (`make local-llm MODEL=NAME`) and add mode=auto to SET (or to `settings`)."
     )

@@ -6,16 +6,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, style
-from memecmd_utils.studies.hubness import CENTRING, CSLS, NONE
+from memecmd_utils.drawing import BLUE, GREY, ORANGE, RED, canvas, style
+from memecmd_utils.studies.hubness import CSLS, NONE
 from memecmd_utils.studies.specification_curve import AXES, CLAIMS, NAMES
 
-LINES = {NONE: (GREY, "-"), CENTRING: (GREEN, "-."), CSLS: (BLUE, "--")}
-"""Colour and line of each cure of hubs."""
+LINES = {NONE: (GREY, "-"), CSLS: (BLUE, "--")}
+"""Colour and line of scores without and with a cure."""
 
 
 def hubs_figure(counts: pd.DataFrame) -> Figure:
-    """N_1 of every meme, most frequent first, without and with each cure: `counts` of `hubness.Hubs`.
+    """N_1 of every meme, most frequent first, without and with CSLS: `counts` of `hubness.hubness_study`.
 
     A row of panels an embedder, a column a kind of scores. An even use would be a level line.
     """
@@ -51,8 +51,8 @@ STATES = {
     "not": ("does not hold, not clearly", ORANGE),
     "clearly opposite": ("does not hold, clearly", RED),
 }
-"""Label and colour of a state; specifications that cannot tell or were not asked are not drawn."""
-SCALES = {"consistency": "text consistency (0-100)", "judge": "judge (0-100)", "ungraded": "mean grade (0-2)"}
+"""Label and colour of a state; specifications that cannot tell are not drawn."""
+SCALES = {"consistency": "text consistency (0-100)", "ungraded": "mean grade (0-2)"}
 """Scale of a measure by a word in its name; any other is a scale of its own."""
 MOST_COLUMNS = 240
 """Columns of the grid of choices: with more specifications each column stands for several."""
@@ -64,7 +64,7 @@ def specification_figure(curve: pd.DataFrame, claim: int) -> Figure:
     One column of panels for each scale that the claim is measured on. In the grid a column is dark where
     its specifications have the row's value.
     """
-    counted = curve[(curve["claim"] == claim) & (curve["state"] != "not asked")]
+    counted = curve[curve["claim"] == claim]
     drawn = counted[counted["state"].isin(list(STATES))]
     scale = drawn["measure"].map(lambda m: next((of for word, of in SCALES.items() if word in m), m))
     rows = [(axis, value) for axis in AXES if drawn[axis].nunique() > 1 for value in drawn[axis].unique()]

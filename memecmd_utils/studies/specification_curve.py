@@ -15,8 +15,6 @@ import pandas as pd
 
 from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
-from memecmd_utils.llm.messages import UNRECORDED
-from memecmd_utils.schemas import Rating
 from memecmd_utils.studies import ablation, selection
 from memecmd_utils.studies.selection import GateRule
 
@@ -31,10 +29,6 @@ GATES = {
     "raw, fitted": GateRule("raw", 0.2, 1.0),
     "raw, paper's": GateRule("raw", 0.2, 1.0, "exponential", 0.7),
 }
-HALF = 0.5
-"""How often the paper's Random sends."""
-ASKED_FROM = 0.9
-"""Share of a specification's placed memes that a judge must have been asked about."""
 
 
 class Scoring(NamedTuple):
@@ -58,9 +52,9 @@ CLAIMS = {
     7: "the decaying threshold has fewer memes right after another than a fixed one",
 }
 COLUMNS = ("claim", *CHOICES, "measure", "mean", "low", "high", "dialogues", "state")
-STATES = ("clear", "sign only", "not", "clearly opposite", "cannot tell", "not asked")
+STATES = ("clear", "sign only", "not", "clearly opposite", "cannot tell")
 """The interval leaves out 0; the estimate has the claim's sign; it has not; the interval lies on the other
-side; no meme was sent (or a kind of dialogue is missing); the judge was not asked."""
+side; no meme was sent (or a kind of dialogue is missing)."""
 
 
 @dataclass(frozen=True)
@@ -129,22 +123,19 @@ def open_gates(data: GradedTurns, top1: np.ndarray) -> dict[str, tuple[np.ndarra
 # --- What a meme at a turn is worth, by every measure
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """Values [turns, memes] by the embedder that retrieves; nan is not known.
 
-    `zero`: an unknown value counts as 0, otherwise the meme is left out. `asked` is None where the measure
-    knows what it can of every meme, else where it was asked.
+    `zero`: an unknown value counts as 0, otherwise the meme is left out.
     """
 
     name: str
     values: Mapping[str, np.ndarray]
     zero: bool = False
-    asked: np.ndarray | None = None
 
 
-def measures(data: GradedTurns, ratings: Sequence[Rating] = ()) -> list[Measure]:
-    """Each grader with ungraded memes as 0 or left out, text consistency by position, every judge."""
+def measures(data: GradedTurns) -> list[Measure]:
+    """Each grader with ungraded memes as 0 or left out, and text consistency by position."""
     out, names = [], list(data.encoders)
     for grader in data.truth.graders:
         values = dict.fromkeys(names, data.grades_of(grader))
@@ -156,9 +147,6 @@ def measures(data: GradedTurns, ratings: Sequence[Rating] = ()) -> list[Measure]
         values = {own: text_consistency(data, other, back) for own, other in others.items()}
         if values and all(np.isfinite(v).any() for v in values.values()):
             out.append(Measure(name, values))
-    for judge in dict.fromkeys(r.judge for r in ratings):
-        values, asked = _judged(data, [r for r in ratings if r.judge == judge])
-        out.append(Measure(f"judge {judge}", dict.fromkeys(names, values), asked=asked))
     return out
 
 
@@ -177,58 +165,18 @@ def text_consistency(data: GradedTurns, embedder: str, back: int) -> np.ndarray:
     return out
 
 
-def _judged(data: GradedTurns, ratings: Sequence[Rating]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean overall score of every pair that was asked about, and which pairs are on record as asked."""
-    total, count, asked = (np.zeros((len(data.keys), len(data.meme_ids))) for _ in range(3))
-    for rating in ratings:
-        i, j = data.row.get((rating.dialogue_id, rating.turn)), data.column.get(rating.meme_id)
-        full_length = rating.judge_unit == "meme" or rating.n_turns == data.profile.dialogue.n_turns
-        if i is None or j is None or not full_length:
-            continue
-        asked[i, j] = max(asked[i, j], not rating.unscored.startswith(UNRECORDED))
-        if rating.overall is not None:
-            total[i, j] += rating.overall
-            count[i, j] += 1
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan), asked
-
-
-class Draws(NamedTuple):
-    """The draws of `placement.choose` at every turn: rank among K, meme of the library, coin."""
-
-    rank: np.ndarray
-    meme: np.ndarray
-    coin: np.ndarray
-
-
-def draws_of(data: GradedTurns, strategy: str, k: int) -> Draws:
-    """One draw a turn, the same in every specification, and in the run's own specification the run's."""
-    k, n = min(k, len(data.meme_ids)), len(data.meme_ids)
-    drawn: dict[tuple[str, int], tuple[int, int, float]] = {}
-    for dialogue in data.dialogues:
-        rng = statistics.rng(data.profile.seed, "selection", strategy, dialogue.dialogue_id)
-        for summary in dialogue.summaries:
-            numbers = int(rng.integers(k)), int(rng.integers(n)), rng.random()
-            drawn[dialogue.dialogue_id, summary.turn] = numbers
-    return Draws(*map(np.array, zip(*(drawn[key] for key in data.keys), strict=True)))
-
-
 # --- What each specification says of each claim
 
 
 class Sums(NamedTuple):
-    """Of one strategy in one specification, by dialogue, each [dialogues]; its mean is `top` over `bottom`.
-
-    Of `placed` memes `asked` were put to a judge; None where nobody has to be asked.
-    """
+    """Of a strategy in one specification, by dialogue, each [dialogues]; its mean is `top` over `bottom`."""
 
     top: np.ndarray
     bottom: np.ndarray
-    placed: np.ndarray | None = None
-    asked: np.ndarray | None = None
 
     def of(self, dialogues: np.ndarray) -> "Sums":
         """The same with 0 for all other dialogues, which then say nothing."""
-        return Sums(*(None if values is None else values * dialogues for values in self))
+        return Sums(self.top * dialogues, self.bottom * dialogues)
 
 
 class Specifications:
@@ -261,34 +209,30 @@ class Specifications:
             for place in (1, 2)
         )
         gap = first.minus(second)
-        known = [
-            1.0 if a.asked is None else (a.asked + b.asked).sum() / max(1, (a.placed + b.placed).sum())
-            for _, a, b in self.pairs
-        ]
         ends = (np.round(part, statistics.DIGITS) for part in (gap.value, *statistics.interval(gap)))
         begin = np.searchsorted([number for number, _, _ in self.pairs], np.arange(len(self.rows)))
-        parts = [np.minimum.reduceat(part, begin).tolist() for part in (*ends, gap.clusters, known)]
+        parts = [np.minimum.reduceat(part, begin).tolist() for part in (*ends, gap.clusters)]
         rows = [
-            (*row, mean, low, high, n, state(mean, low, high, asked, also_zero=row[0] == 3))
-            for row, mean, low, high, n, asked in zip(self.rows, *parts, strict=True)
+            (*row, mean, low, high, n, state(mean, low, high, also_zero=row[0] == 3))
+            for row, mean, low, high, n in zip(self.rows, *parts, strict=True)
         ]
         table = pd.DataFrame(rows, columns=list(COLUMNS))
         return table.sort_values("claim", kind="stable", ignore_index=True)
 
 
-def specifications(data: GradedTurns, ratings: Sequence[Rating] = ()) -> pd.DataFrame:
+def specifications(data: GradedTurns) -> pd.DataFrame:
     """One row for every claim, specification and measure, with estimate, interval and state (`STATES`).
 
     A choice on which a claim does not depend holds `–`. The estimate is the difference that the claim wants
     positive; of a claim that says several things at once it is the smallest of them, and so are the ends of
-    its interval. `ratings` are those of local judges; a judge's specification counts where 90 % were asked.
+    its interval.
     """
     if not data.asked or not data.annotations:
         return pd.DataFrame(columns=list(COLUMNS))
     ranked, found = rank(data), Specifications(data)
     gates = open_gates(data, np.array([one.top1 for one in ranked.values()]))
     ks = list(dict.fromkeys(min(k, len(data.meme_ids)) for k in KS))
-    for measure in measures(data, ratings):
+    for measure in measures(data):
         _add_values(found, data, measure, ranked, gates, ks)
     _add_repeats(found, data, ranked, gates, ks)
     at_known = np.isin(np.arange(len(data.asked)), data.known).astype(float)
@@ -312,48 +256,29 @@ def _add_values(
     gates: Mapping[str, tuple[np.ndarray, np.ndarray]],
     ks: Sequence[int],
 ) -> None:
-    """Claims 1, 2, 3 and 5 under one measure.
+    """Claims 1, 2, 3 and 5 under one measure, by exact expectations.
 
-    Grades and text consistency are exact expectations: Sampling is the mean over the top K, Random the mean
-    over the library, out of which cancels how often it sends. A judge was asked about single placed memes
-    only, so there the run's own draws are made, the same in all specifications.
+    Sampling is the mean over the top K, Random the mean over the library, out of which cancels how often it
+    sends.
     """
-    turns, every = np.arange(len(data.asked))[:, None], slice(None)
+    turns = np.arange(len(data.asked))[:, None]
     kind_of = {d.dialogue_id: d.kind for d in data.dialogues}
     kinds = [np.array([kind_of[name] == kind for name in data.rows_of]) for kind in ("news", "role")]
-    drawn = measure.asked is not None
-    ranks = [draws_of(data, "sampling", k).rank for k in ks]
-    anyone, there = (draws_of(data, s, data.profile.retrieval.top_k) for s in ("random", "random_same_turns"))
-    always = np.ones(len(turns), dtype=bool)
     for number, (scoring_of, one) in enumerate(ranked.items()):
         value = measure.values[scoring_of.embedder]
         known = np.ones(value.shape) if measure.zero else np.isfinite(value).astype(float)
-        value = np.nan_to_num(value)
-
-        def sums(memes: np.ndarray | slice, where: np.ndarray, value=value, known=known) -> Sums:
-            """Of `memes` [turns, n], or the whole library, with equal chances at some turns."""
-            parts = [value, known] if measure.asked is None else [value, known, measure.asked]
-            means = ((p if isinstance(memes, slice) else p[turns, memes]).mean(axis=1) for p in parts)
-            top, bottom, *asked = (found.by_dialogue(where * mean) for mean in means)
-            return Sums(top, bottom, found.by_dialogue(where), *asked) if asked else Sums(top, bottom)
-
+        both = np.nan_to_num(value), known
+        library = [part.mean(axis=1) for part in both]
+        firsts = {k: [part[turns, one.top[:, :k]].mean(axis=1) for part in both] for k in (1, *ks)}
+        anywhere = found.share(*library)
         for gate, (by_gate, _) in gates.items():
             sent = by_gate[number]
-            greedy = sums(one.top[:, :1], sent)
-            sampling = {
-                str(k): sums(one.top[turns, of[:, None]] if drawn else one.top[:, :k], sent)
-                for k, of in zip(ks, ranks, strict=True)
-            }
-            random = {"any turns": sums(every, always), "the gate's turns": sums(every, sent)}
-            if drawn:
-                random = {
-                    "half of the turns": sums(anyone.meme[:, None], anyone.coin < HALF),
-                    "the gate's rate": sums(anyone.meme[:, None], anyone.coin < sent.mean()),
-                    "the gate's turns": sums(there.meme[:, None], sent),
-                }
+            greedy, *sampling = (found.share(*(sent * part for part in firsts[k])) for k in (1, *ks))
+            at_gate = found.share(*(sent * part for part in library))
+            random = {"any turns": anywhere, "the gate's turns": at_gate}
             for reading, other in random.items():
                 found.add(1, scoring_of, ("–", gate, reading), measure.name, (greedy, other))
-            for k, mine in sampling.items():
+            for k, mine in zip(map(str, ks), sampling, strict=True):
                 found.add(3, scoring_of, (k, gate, "–"), measure.name, (greedy, mine))
                 for reading, other in random.items():
                     found.add(2, scoring_of, (k, gate, reading), measure.name, (mine, other))
@@ -382,10 +307,8 @@ def _add_repeats(
                 found.add(4, scoring_of, (str(k), gate, "–"), "repeats", (shares[1], shares[k]))
 
 
-def state(mean: float, low: float, high: float, asked: float, also_zero: bool = False) -> str:
+def state(mean: float, low: float, high: float, also_zero: bool = False) -> str:
     """What one specification says of a claim (`STATES`); `also_zero`: no difference is enough."""
-    if asked < ASKED_FROM:
-        return "not asked"
     if not np.isfinite(mean):
         return "cannot tell"
     if mean > 0 or (also_zero and mean == 0):
@@ -396,12 +319,10 @@ def state(mean: float, low: float, high: float, asked: float, also_zero: bool = 
 # --- In which share of the specifications a claim holds, and on which choice that hangs
 
 
-SHARES = (
-    "worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot tell", "sign if told", "not asked"
-)  # fmt: skip
-"""Number of specifications that count, dialogues behind their intervals (at most), shares of these
-specifications, the share with the sign among those that can tell, and the number that do not count because
-the judge was not asked. What is clear is not known (nan) below `statistics.MIN_CLUSTERS` dialogues."""
+SHARES = ("worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot tell", "sign if told")
+"""Number of specifications, dialogues behind their intervals (at most), shares of the specifications, and the
+share with the sign among those that can tell. What is clear is not known (nan) below
+`statistics.MIN_CLUSTERS` dialogues."""
 AXES = (*CHOICES, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
@@ -416,12 +337,9 @@ def shares_by_claim(curve: pd.DataFrame, *also: str) -> pd.DataFrame:
 
 
 def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
-    """The same for each value of each open choice; choices on which a claim does not depend are left out.
-
-    So are specifications that do not count: a judge's have other readings of Random than an expected mean.
-    """
+    """The same for each value of each open choice; choices on which a claim does not depend are left out."""
     rows = []
-    for claim, of_claim in curve[curve["state"] != "not asked"].groupby("claim"):
+    for claim, of_claim in curve.groupby("claim"):
         for axis in AXES:
             if of_claim[axis].nunique() == 1:
                 continue
@@ -457,19 +375,19 @@ def influential_choices(curve: pd.DataFrame) -> pd.DataFrame:
 
 def shares(part: pd.DataFrame) -> dict[str, float]:
     """`SHARES` of some specifications of one claim."""
-    counted = part[part["state"] != "not asked"]
-    share = (
-        counted["state"].value_counts(normalize=True).reindex(STATES).fillna(0.0 if len(counted) else np.nan)
+    share = part["state"].value_counts(normalize=True).reindex(STATES).fillna(0.0)
+    dialogues, sign, told = (
+        part["dialogues"].max(),
+        share["clear"] + share["sign only"],
+        1 - share["cannot tell"],
     )
-    dialogues, sign = counted["dialogues"].max() if len(counted) else 0, share["clear"] + share["sign only"]
-    few, told = dialogues < statistics.MIN_CLUSTERS, (counted["state"] != "cannot tell").mean()
+    few = dialogues < statistics.MIN_CLUSTERS
     return {
-        "worlds": len(counted),
+        "worlds": len(part),
         "dialogues": int(dialogues),
         "sign": sign,
         "clear": np.nan if few else share["clear"],
         "clearly opposite": np.nan if few else share["clearly opposite"],
         "cannot tell": share["cannot tell"],
-        "sign if told": sign / told if told else np.nan,
-        "not asked": len(part) - len(counted),
+        "sign if told": sign / told if told > 1e-9 else np.nan,
     }

@@ -1,13 +1,8 @@
 """Made-up records in the forms of ImgFlip575K, CM50 and MemeCap, and readings; no text is from there."""
 
-import gzip
 import json
 import random
 import zipfile
-from pathlib import Path
-
-from memecmd_utils.runs import Run
-from memecmd_utils.settings import Profile
 
 TEMPLATES = ("Sad-Kettle", "Dont-Feed-Dave", "Tall-Goat", "Loud-Tuba", "Late-Bus", "Wet-Sock")
 NAMES = {"Dont-Feed-Dave": "Don't Feed Dave"}
@@ -53,13 +48,7 @@ def world(seed=3, sizes=(900, 700, 600, 500, 400, 300)):
     return found
 
 
-def flat(template, raw):
-    """The same record with the fields of `metadata` beside the others."""
-    rest = {name: value for name, value in raw.items() if name != "metadata"}
-    return {"template": template, **rest, **raw["metadata"]}
-
-
-def write_source(folder, records, counts=True):
+def write_source(folder, records):
     """`dataset/memes/<template>.json`, as the source lays it out; gives the checkout."""
     place = folder / "checkout" / "dataset"
     (place / "memes").mkdir(parents=True)
@@ -72,21 +61,7 @@ def write_source(folder, records, counts=True):
             "alternative_names": "one more name, another",
         }
         (place / "templates" / f"{template}.json").write_text(json.dumps(entry), encoding="utf-8")
-    if counts:
-        sizes = {f"{name}.json": len(rows) for name, rows in records.items()}
-        text = json.dumps({"total": sum(sizes.values()), "memes": sizes})
-        (place / "statistics.json").write_text(text, encoding="utf-8")
     return folder / "checkout"
-
-
-def write_flat(folder, records):
-    """`memes/<template>.jsonl.gz` with flat records; gives the folder."""
-    (folder / "flat" / "memes").mkdir(parents=True)
-    for template, rows in records.items():
-        lines = "".join(json.dumps(flat(template, raw), ensure_ascii=False) + "\n" for raw in rows)
-        path = folder / "flat" / "memes" / f"{template}.jsonl.gz"
-        path.write_bytes(gzip.compress(lines.encode()))
-    return folder / "flat"
 
 
 def annotated(template, raw):
@@ -109,18 +84,15 @@ def annotated(template, raw):
     }
 
 
-def write_cm50(folder, pairs, form="zip"):
+def write_cm50(folder, pairs):
     """A validation set of (template, record) pairs and the texts of their templates, as CM50 lays it out."""
     place = folder / "cm50" / "data"
     data = place / "meme_retrieval_data"
     (data / "dataset" / "templates" / "img").mkdir(parents=True)
     text = json.dumps([annotated(template, raw) for template, raw in pairs])
-    if form == "zip":
-        with zipfile.ZipFile(data / "validation_set.zip", "w") as archive:
-            archive.writestr("__MACOSX/._validation_dev.json", b"\0\0")
-            archive.writestr("validation_set/validation_dev.json", text)
-    else:
-        (data / "validation_dev.json.gz").write_bytes(gzip.compress(text.encode()))
+    with zipfile.ZipFile(data / "validation_set.zip", "w") as archive:
+        archive.writestr("__MACOSX/._validation_dev.json", b"\0\0")
+        archive.writestr("validation_set/validation_dev.json", text)
     about = {name: {"about": f"What {name} means.", "example meme": ""} for name, _ in pairs}
     (place / "50_template_info.json").write_text(json.dumps(about), encoding="utf-8")
     for name in about:
@@ -162,8 +134,3 @@ STEPS = {
     "literary device": ["irony"],
 }
 """With `FIVE`: what a made-up annotator replies to the two prompts that are asked by default."""
-
-
-def run_of(folder: Path, **keys: object) -> Run:
-    """A run of a profile with these keys, below `folder`."""
-    return Run("p", Profile(name="p", **keys), folder / "data", folder / "reports")

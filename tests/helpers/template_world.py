@@ -16,7 +16,7 @@ from made_templates import FIVE, STEPS, TEMPLATES, annotated, record, title_of
 from PIL import Image, ImageDraw
 from whole_pipeline import schema_of
 
-from memecmd_utils.cm50.prompts import FIGMEMES_LABELS
+from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
 
 MEMES, HELD_OUT, UNPOPULAR = 12, 3, 2
 """Of each template: memes that pass the filter, how many of them are for validation, memes without votes."""
@@ -80,7 +80,7 @@ def data_sets(folder: Path) -> dict[str, Any]:
         blank(number).save(data / "dataset" / "templates" / "img" / f"{template}.jpg", quality=95)
     return {
         "imgflip": str(imgflip),
-        "cm50": str(cm50),
+        "published": str(cm50),
         "memecap": str(_memecap(folder, images)),
         "figmemes": str(_splits(folder)),
         "figmemes_labels": str(_labels(folder)),
@@ -127,8 +127,6 @@ def models(folder: Path) -> dict[str, str]:
     made = {
         "clip": tiny_clips.folder_of("clip", folder / "tiny-clip"),
         "baseline": tiny_clips.folder_of("align", folder / "tiny-align", seed=1),
-        "chinese": tiny_clips.folder_of("chinese_clip", folder / "tiny-chinese"),
-        "lpips": tiny_metrics.alexnet_file(folder / "alex.pth"),
         "bert": tiny_metrics.bert_folder(folder / "tiny-bert", [*texts, "The poster says that"]),
         "bleurt": tiny_metrics.bleurt_folder(folder / "tiny-bleurt"),
     }

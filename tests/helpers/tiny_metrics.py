@@ -17,16 +17,17 @@ SENTENCES = (
 )  # fmt: skip
 
 
-def alexnet_file(path: Path) -> Path:
-    """AlexNet as torchvision publishes it, which LPIPS takes, with random weights."""
+def alexnet(torch_home: Path) -> Path:
+    """AlexNet with random weights where torchvision keeps what it downloaded for LPIPS."""
     import torch
     import torchvision
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    path = torch_home / "hub" / "checkpoints" / "alexnet-owt-7be5be79.pth"
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(torchvision.models.alexnet(weights=None).state_dict(), path)
-    return path
+    return torch_home
 
 
 def bert_folder(folder: Path, texts: Iterable[str]) -> Path:

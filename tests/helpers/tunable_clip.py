@@ -9,7 +9,7 @@ from string import ascii_lowercase
 import pytest
 from PIL import Image, ImageDraw
 
-from memecmd_utils.mtrclip.training_data import Pair
+from memecmd_utils.template_memes.tuning import Pair
 
 NEEDED = ("torch", "torchvision", "sentence_transformers", "transformers", "datasets", "accelerate")
 PIXELS = 32
@@ -66,39 +66,8 @@ def clip_folder(folder: Path, dropout: float = 0.0, seed: int = 0, width: int = 
     return folder
 
 
-def chinese_folder(folder: Path, seed: int = 0) -> Path:
-    """A Chinese-CLIP of transformers, with random weights and the signs of a few words."""
-    import torch
-    from transformers import (
-        BertTokenizer,
-        ChineseCLIPConfig,
-        ChineseCLIPImageProcessor,
-        ChineseCLIPModel,
-        ChineseCLIPProcessor,
-    )
-
-    folder.mkdir(parents=True)
-    signs = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"红绿蓝黄白黑圆方条的底上形色"]
-    (folder / "vocab.txt").write_text("\n".join(signs) + "\n", encoding="utf-8")
-    tokenizer = BertTokenizer(str(folder / "vocab.txt"))
-    size = {"height": PIXELS, "width": PIXELS}
-    pictures = ChineseCLIPImageProcessor(size=size, crop_size=size)
-    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vision = {"image_size": PIXELS, "patch_size": 8}
-    torch.manual_seed(seed)
-    config = ChineseCLIPConfig(
-        text_config=tower | {"vocab_size": len(signs), "max_position_embeddings": 64},
-        vision_config=tower | vision,
-        projection_dim=16,
-    )
-    ChineseCLIPModel(config).save_pretrained(folder)
-    ChineseCLIPProcessor(pictures, tokenizer).save_pretrained(folder)
-    return folder
-
-
-def pairs(folder: Path, chinese: bool = False) -> list[Pair]:
-    """Two dozen drawn memes with captions; the template is the shape."""
-    words = dict(zip((*COLOURS, *GROUNDS, *SHAPES), "红绿蓝黄白黑圆方条", strict=True))
+def pairs(folder: Path) -> list[Pair]:
+    """Two dozen drawn memes with captions."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for colour, ground, shape in product(COLOURS, GROUNDS, SHAPES):
@@ -113,8 +82,5 @@ def pairs(folder: Path, chinese: bool = False) -> list[Pair]:
         else:
             draw.rectangle((0, 16, 48, 24), fill=fill)
         picture.save(path)
-        said = f"{colour} {shape} {ground}"
-        if chinese:
-            said = f"{words[ground]}底上的{words[colour]}{words[shape]}形"
-        made.append(Pair(path, said, shape))
+        made.append(Pair(path, f"{colour} {shape} {ground}"))
     return made

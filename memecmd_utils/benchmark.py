@@ -1,0 +1,549 @@
+"""Meme retrieval as a benchmark in the layout of BEIR and `mteb`, its leaderboard, and MOD in that layout.
+
+A split has memes, turns to rank them for, and grades. `write` makes a folder of it and `read` reads that
+back: nothing else of a run is needed to rank memes and to be measured.
+"""
+
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import annotation, files, grades, learned, retrieval, runs, statistics
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.grades import Split
+from memecmd_utils.learned import PAPER
+from memecmd_utils.retrieval import LEARNED
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Annotation, Dialogue, Meme
+
+RELEVANT = round(2 * grades.FITS)
+"""Score in `qrels` from which a meme fits: scores are twice the graders' mean grade, rounded (0 to 4)."""
+DEPTH = 20
+"""Memes of a turn that are measured."""
+MEASURES = {
+    "R@1": f"Success(rel={RELEVANT})@1",
+    "R@5": f"Success(rel={RELEVANT})@5",
+    f"MRR@{DEPTH}": f"RR(rel={RELEVANT})@{DEPTH}",
+    "nDCG@5": "nDCG@5",
+    "judged@5": "Judged@5",
+}
+"""Columns of the leaderboard, and what `ir_measures` calls them."""
+EMPTY = "…"
+"""What a meme without words, and a turn without any, are compared by: some embedders refuse an empty text."""
+FILE = "leaderboard.json"
+SHOWN = ("system", "kind", *MEASURES, "difference", "p Holm", "dialogues")
+"""Columns that the terminal shows."""
+Ranking = dict[str, list[str]]
+"""Turn -> memes, the best first."""
+
+
+class BenchmarkError(MemecmdError, ValueError):
+    """A benchmark or an entry that cannot be read or made; the message says what is wrong and where."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One split: all that an entry may read, and what it is measured by."""
+
+    split: str
+    turns: pd.DataFrame
+    """id, dialogue, turn, speaker (who would send the meme), before (what was said: speaker and text), the
+    summary (scenario, emotion, motivation: S, E and Psi of Eq. 16), text (the whole chat before the turn) and
+    context (its last three messages). Nothing in a row was said at the turn or later."""
+    memes: pd.DataFrame
+    """id, caption, picture (a note on it), s_plus, s_minus, emotion, motivation (Eq. 1), and text: what
+    speaks for the meme, all but the caption and S-."""
+    judgements: pd.DataFrame
+    """query-id, corpus-id, score, batch (why it was graded: `pool`, `learned`, `user` or `sent`)."""
+
+    @cached_property
+    def qrels(self) -> pd.DataFrame:
+        """Judgements at the turns where some judged meme fits: no other tells systems apart."""
+        best = self.judgements.groupby("query-id")["score"].transform("max")
+        return self.judgements.loc[best >= RELEVANT, ["query-id", "corpus-id", "score"]]
+
+    @cached_property
+    def relevant(self) -> dict[str, dict[str, int]]:
+        """The same by turn and meme, as `ir_measures` reads it."""
+        turns = self.qrels.groupby("query-id", sort=False)
+        return {turn: dict(zip(rows["corpus-id"], rows["score"], strict=True)) for turn, rows in turns}
+
+    @property
+    def asked(self) -> pd.DataFrame:
+        """The turns of `qrels`, which every entry has to rank memes for."""
+        return self.turns[self.turns["id"].isin(self.relevant)]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file of `qrels`: by it one knows which grades a leaderboard was made with."""
+        return hashlib.sha256(_tsv(self.qrels).encode()).hexdigest()
+
+
+def _turn(
+    name: str, dialogue: str, turn: int, speaker: str, before: list[dict], summary: Any
+) -> dict[str, Any]:
+    parts = {part: getattr(summary, part, "") for part in ("scenario", "emotion", "motivation")}
+    text = "\n".join(f"{said['speaker']}: {said['text']}" for said in before)
+    context = "\n".join(said["text"] for said in before[-grades.CONTEXT_TURNS :] if said["text"])
+    row = {"id": _word(name), "dialogue": dialogue, "turn": turn, "speaker": speaker, "before": before}
+    return {**row, **parts, "text": text, "context": context}
+
+
+def _word(text: str) -> str:
+    """One word, as TREC files want ids to be."""
+    return re.sub(r"\s+", "_", text)
+
+
+def _meme(meme: Meme, said: Annotation) -> dict[str, Any]:
+    row = {"id": meme.meme_id, "caption": meme.text, "picture": meme.picture_note}
+    row |= {part: getattr(said, part) for part in ("s_plus", "s_minus", "emotion", "motivation")}
+    spoken = (row["picture"], row["s_plus"], row["emotion"], row["motivation"])
+    return {**row, "text": "\n".join(filter(None, spoken))}
+
+
+def _judgements(rows: list[tuple[str, str, int, str]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["query-id", "corpus-id", "score", "batch"])
+
+
+def build(split: Split) -> Benchmark:
+    """A split as a benchmark: turns that have a summary, memes that may be sent, and their grades."""
+    turns = [
+        _turn(
+            f"{dialogue.dialogue_id}/{summary.turn}", dialogue.dialogue_id, summary.turn, summary.speaker,
+            [{"speaker": u.speaker, "text": u.text} for u in dialogue.turns[: summary.turn - 1]], summary,
+        )
+        for dialogue in split.dialogues
+        for summary in dialogue.summaries
+        if not summary.unscored
+    ]  # fmt: skip
+    ids = {(turn["dialogue"], turn["turn"]): turn["id"] for turn in turns}
+    if len(set(ids.values())) < len(ids):
+        raise BenchmarkError("two dialogues differ in spaces only: their turns would have one id")
+    memes = [
+        _meme(split.memes[a.meme_id], a) for a in split.annotations if a.usable and a.meme_id in split.memes
+    ]
+    known, place = {meme["id"] for meme in memes}, {name: number for number, name in enumerate(ids.values())}
+    judged = [
+        (ids[key], meme, int(2 * mean + 0.5), batch)
+        for batch, given in split.grades.items()
+        for key, means in grades.mean_grades(given).items() if key in ids
+        for meme, mean in means.items() if meme in known
+    ]  # fmt: skip
+    judged.sort(key=lambda row: (place[row[0]], row[1]))
+    return Benchmark(split.name, pd.DataFrame(turns), pd.DataFrame(memes), _judgements(judged))
+
+
+# --- The layout: one folder a split
+
+
+def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
+    """Write every split into a folder of its own, and `README.md`, which `datasets` and readers read."""
+    for one in benchmarks:
+        place, turns, memes = folder / one.split, one.turns.to_dict("records"), one.memes.to_dict("records")
+        _write_lines(
+            place / "corpus.jsonl",
+            [{"_id": m["id"], "title": m["caption"], "text": m["text"], "metadata": m} for m in memes],
+        )
+        _write_lines(
+            place / "queries.jsonl", [{"_id": t["id"], "text": t["text"], "metadata": t} for t in turns]
+        )
+        files.write_text(place / "qrels" / "test.tsv", _tsv(one.qrels))
+        _write_lines(place / "qrels" / "test.jsonl", one.qrels.to_dict("records"))
+        files.write_text(place / "judgements.tsv", _tsv(one.judgements))
+    card = files.templates(thousands="{:,}".format).get_template("benchmark_card.md.j2")
+    files.write_text(folder / "README.md", card.render(splits=benchmarks, relevant=RELEVANT, depth=DEPTH))
+
+
+def _tsv(table: pd.DataFrame) -> str:
+    return table.to_csv(sep="\t", index=False, lineterminator="\n")
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    files.write_text(path, "".join(files.dumps(row) + "\n" for row in rows))
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        return [json.loads(line) for line in lines if line.strip()]
+
+
+def read(folder: Path) -> list[Benchmark]:
+    """Read every split of a folder that `write` made; `BenchmarkError` names what cannot be read."""
+    places = sorted(path.parent for path in folder.glob("*/corpus.jsonl"))
+    if not places:
+        raise BenchmarkError(f"{folder}: no benchmark is here (a folder a split, with corpus.jsonl)")
+    found = []
+    for place in places:
+        try:
+            turns, memes = (
+                pd.DataFrame([row["metadata"] for row in _read_lines(place / name)])
+                for name in ("queries.jsonl", "corpus.jsonl")
+            )
+            judged = pd.read_csv(place / "judgements.tsv", sep="\t", dtype=str, keep_default_na=False)
+            found.append(Benchmark(place.name, turns, memes, judged.astype({"score": int})))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise BenchmarkError(f"{place}: not a split of a benchmark: {error}") from error
+    return found
+
+
+# --- Systems of the package, and entries
+
+
+def package_systems(one: Benchmark, run: Run) -> dict[str, Ranking]:
+    """The caption baseline, and with summaries the paper's score (Eq. 22) and each of its terms alone."""
+    profile, encode = run.profile, learned.on_this_machine(run).embedder().encode
+    turns, memes = one.turns.replace("", EMPTY), one.memes.replace("", EMPTY)
+    contexts, captions = encode([*turns["context"]], "query"), encode([*memes["caption"]], "document")
+    scores = {grades.CAPTION: grades.cosines(contexts, captions, profile.retrieval.centring)}
+    if one.turns["scenario"].any():
+        sides = [[*rows.itertuples(index=False)] for rows in (turns, memes)]
+        terms = grades.four_terms(*sides, encode, profile.retrieval.centring)
+        scores[PAPER] = retrieval.combine(terms, profile.retrieval.weights)
+        scores |= {f"{part} alone": term for part, term in zip(grades.PARTS, terms, strict=True)}
+    return {name: ranked(matrix, one) for name, matrix in scores.items()}
+
+
+def learned_system(split: Split, one: Benchmark, run: Run) -> dict[str, Ranking]:
+    """Learned placement as notebook 04b ranked by it, every turn by a model that did not see its dialogue."""
+    saved = learned.saved_scores(run, split.name) or learned.saved_scores(run, grades.EXAMPLE)
+    if saved is None or len(saved[0].scores) != len(one.turns) or not {*one.memes["id"]} <= {*saved[1]}:
+        return {}
+    place = {meme: column for column, meme in enumerate(saved[1])}
+    return {LEARNED: ranked(saved[0].scores[:, [place[meme] for meme in one.memes["id"]]], one)}
+
+
+def ranked(scores: np.ndarray, one: Benchmark) -> Ranking:
+    """The first `DEPTH` memes of every asked turn, from scores of all turns and memes; equal ones by id."""
+    order = retrieval.order(scores, [*one.memes["id"]])[:, :DEPTH]
+    rows = zip(one.turns["id"], one.memes["id"].to_numpy()[order].tolist(), strict=True)
+    return {turn: memes for turn, memes in rows if turn in one.relevant}
+
+
+def rank_by_entry(path: Path, one: Benchmark, known: set[str]) -> Ranking | None:
+    """The ranking of an entry; None where a run file has turns of other splits only.
+
+    An entry is a TREC run or a Python file with `rank(turn, memes)`. `known` are ids of the turns of all
+    splits. Raises `BenchmarkError` for an entry that lacks turns, names unknown ids or gives no numbers.
+    """
+    if not path.is_file():
+        raise BenchmarkError(
+            f"entry {path}: there is no such file (a TREC run, or a .py with rank(turn, memes))"
+        )
+    scores = _call(path, one) if path.suffix == ".py" else _read_trec(path, one, known)
+    if scores is None:
+        return None
+    if missing := [turn for turn in one.relevant if not scores.get(turn)]:
+        counts = f"{len(missing):,} of {len(one.relevant):,} turns of split {one.split} have no meme"
+        raise BenchmarkError(f"entry {path.name}: {counts}: {', '.join(missing[:3])}")
+    return {turn: sorted(found, key=lambda m: (-found[m], m))[:DEPTH] for turn, found in scores.items()}
+
+
+def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:
+    """Scores of a TREC run: `query-id Q0 corpus-id rank score tag`, a line a meme, in any order."""
+    memes, mine = set(one.memes["id"]), set(one.turns["id"])
+    scores: dict[str, dict[str, float]] = {}
+    elsewhere = False
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            if not line.strip():
+                continue
+            turn, _, meme, _, score, _ = line.split()
+            if turn in mine and meme in memes and np.isfinite(float(score)):
+                if meme in scores.setdefault(turn, {}):
+                    raise ValueError(f"meme {meme} stands twice at turn {turn}")
+                scores[turn][meme] = float(score)
+            elif turn in mine or turn not in known:
+                raise ValueError(f"no turn {turn}, no meme {meme}, or no finite score {score}")
+            elsewhere |= turn not in mine
+        except ValueError as error:
+            raise BenchmarkError(f"entry {path.name}, line {number}: {error}") from error
+    return None if elsewhere and not scores else {turn: scores.get(turn, {}) for turn in one.relevant}
+
+
+def _call(path: Path, one: Benchmark) -> dict[str, dict[str, float]]:
+    """Scores of a Python file's `rank(turn, memes)`: a number for each meme, the best highest."""
+    spec = importlib.util.spec_from_file_location(f"leaderboard_entry_{path.stem}", path)
+    module, where = importlib.util.module_from_spec(spec), f"entry {path.name}"
+    memes, scores = tuple(one.memes.itertuples(index=False, name="Meme")), {}
+    try:
+        spec.loader.exec_module(module)
+        for turn in one.asked.itertuples(index=False, name="Turn"):
+            where = f"entry {path.name}, turn {turn.id}"
+            row = np.asarray(module.rank(turn, memes), dtype=np.float64)
+            if row.shape != (len(memes),) or not np.isfinite(row).all():
+                raise ValueError(f"{row.size:,} scores for {len(memes):,} memes, or no finite ones")
+            scores[turn.id] = dict(zip(one.memes["id"], row.tolist(), strict=True))
+    except (Exception, SystemExit) as error:  # a stranger's code
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise BenchmarkError(f"{where}: rank(turn, memes) gives no scores: {text}") from error
+    return scores
+
+
+# --- The leaderboard
+
+
+def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
+    """`MEASURES` of a ranking, [asked turns, measures], as trec_eval finds them."""
+    import ir_measures
+
+    names = {ir_measures.parse_measure(theirs): column for column, theirs in enumerate(MEASURES.values())}
+    rows = {turn: row for row, turn in enumerate(one.asked["id"])}
+    run = {turn: {meme: DEPTH - rank for rank, meme in enumerate(memes)} for turn, memes in ranking.items()}
+    values = np.zeros((len(rows), len(names)))
+    for found in ir_measures.iter_calc([*names], one.relevant, run):
+        values[rows[found.query_id], names[found.measure]] = found.value
+    return values
+
+
+def random_measures(one: Benchmark, seed: int) -> np.ndarray:
+    """Mean measures of many random rankings, [asked turns, measures]."""
+    memes = one.memes["id"].to_numpy()
+    asked = [*one.asked[["id", "dialogue", "turn"]].itertuples(index=False)]
+
+    def draw(number: int) -> Ranking:
+        rngs = {t.id: statistics.rng(seed, "random ranking", t.dialogue, t.turn, number) for t in asked}
+        return {turn: memes[rng.permutation(len(memes))[:DEPTH]].tolist() for turn, rng in rngs.items()}
+
+    return np.mean([measure(draw(number), one) for number in range(grades.RANDOM_DRAWS)], axis=0)
+
+
+def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int) -> pd.DataFrame:
+    """A row a system (name -> kind and ranking), the best nDCG@5 first, with intervals over dialogues.
+
+    The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
+    paired by turn; p flips the signs of dialogues, `p Holm` corrects for all systems of the split.
+    """
+    measured = {name: measure(ranking, one) for name, (_, ranking) in systems.items()}
+    measured[grades.RANDOM] = random_measures(one, seed)
+    kinds = {**{name: kind for name, (kind, _) in systems.items()}, grades.RANDOM: "package"}
+    names, clusters = list(measured), [*one.asked["dialogue"]]
+    found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
+    low, high = statistics.interval(found, statistics.SHARE)
+    base = PAPER if PAPER in names else grades.CAPTION
+    gaps = found.minus(statistics.LeftOut(*(part[..., [names.index(base)], :] for part in found)))
+    ends = statistics.interval(gaps)
+    p = statistics.sign_flip_p(gaps, 0.0, statistics.rng(seed, "signs", "leaderboard"))
+    ndcg, others = [*MEASURES].index("nDCG@5"), [i for i, name in enumerate(names) if name != base]
+    holm = dict(zip(others, statistics.holm([float(p[i, ndcg]) for i in others]), strict=True))
+    rows: list[dict[str, Any]] = []
+    for i, name in enumerate(names):
+        row = {"split": one.split, "system": name, "kind": kinds[name]}
+        row |= dict(zip(MEASURES, found.value[i].tolist(), strict=True))
+        row |= {"nDCG@5 low": low[i, ndcg], "nDCG@5 high": high[i, ndcg], "minus": base}
+        differs = (gaps.value[i, ndcg], ends[0][i, ndcg], ends[1][i, ndcg], p[i, ndcg], holm.get(i))
+        columns = ("difference", "difference low", "difference high", "p", "p Holm")
+        row |= dict(zip(columns, differs if i in holm else [None] * 5, strict=True))
+        rows.append({**row, "turns": len(clusters), "dialogues": len(set(clusters))})
+    out = pd.DataFrame(rows).astype(dict.fromkeys(columns, float))
+    return out.sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
+
+
+def score(
+    benchmarks: Sequence[Benchmark],
+    run: Run,
+    entries: Sequence[str] = (),
+    name: str = "",
+    splits: Sequence[Split] = (),
+) -> str:
+    """Score the package's systems and `entries` on every split; the best of each as text.
+
+    Writes `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote, into the report of
+    `run`. `name` is shown in the place of an entry's file name; `splits` are what learned placement needs.
+    """
+    known = {turn for one in benchmarks for turn in one.turns["id"]}
+    records, tables, text = {split.name: split for split in splits}, [], []
+    for one in benchmarks:
+        if one.relevant:
+            own = package_systems(one, run)
+            if one.split in records:
+                own |= learned_system(records[one.split], one, run)
+            systems = {each: ("package", ranking) for each, ranking in own.items()}
+            for path in (Path(entry).expanduser() for entry in entries):
+                called, ranking = name or path.stem, rank_by_entry(path, one, known)
+                if called in systems:
+                    raise BenchmarkError(
+                        f"entry {path.name}: a system is called {called}; give another NAME="
+                    )
+                if ranking is not None:
+                    systems[called] = ("function" if path.suffix == ".py" else "file", ranking)
+            tables.append(table(one, systems, run.profile.seed))
+            shown = pd.DataFrame(first(tables[-1].to_dict("records"), 12))[[*SHOWN]].round(3)
+            text.append(
+                f"{one.split}: {len(one.asked):,} turns, {len(one.memes):,} memes\n{files.markdown(shown)}"
+            )
+    if not tables:
+        raise BenchmarkError("no leaderboard: no turn has a graded meme that fits")
+    found = pd.concat(tables, ignore_index=True)
+    run.save_tables(leaderboard=found)
+    rows = json.loads(found.to_json(orient="records", double_precision=6))
+    files.write_json(
+        run.report / FILE, {"qrels": {one.split: one.digest for one in benchmarks}, "rows": rows}
+    )
+    return "\n".join([*text, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])
+
+
+def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of the `leaderboard.json` in a folder; none without it, or where `release` has other grades."""
+    if not (folder / FILE).is_file():
+        return []
+    found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    for split, digest in found["qrels"].items():
+        file = release / "benchmark" / split / "qrels" / "test.tsv" if release else None
+        if file is not None and file.is_file() and files.sha256(file) != digest:
+            return []
+    return found["rows"]
+
+
+def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
+    """The first `n` rows, and the paper's score and random wherever they stand."""
+    return [row for place, row in enumerate(rows) if place < n or row["system"] in (PAPER, grades.RANDOM)]
+
+
+def score_run(run: Run, entries: Sequence[str] = (), name: str = "", given: Path | None = None) -> str:
+    """The leaderboard of a run's grades, or of a user's table of grades (`given`)."""
+    memes, annotations = annotation.releasable(run.load(Meme), run.load(Annotation))
+    splits = grades.splits_of_run(run, run.load(Dialogue), memes, annotations, given)
+    if not splits:
+        raise BenchmarkError(
+            f"run {run.name} has no grades, so no benchmark: GRADES=grades.csv names a file with the columns "
+            f"{', '.join(grades.COLUMNS)}"
+        )
+    return score([build(split) for split in splits], run, entries, name, splits)
+
+
+def score_release(folder: Path, profile: str, settings: str, entries: Sequence[str], name: str = "") -> str:
+    """The leaderboard of a release's benchmark, under the embedder and weights of a profile."""
+    inner = folder / "benchmark"
+    run = runs.open_run(profile, settings, "leaderboard")
+    return score(read(inner if inner.is_dir() else folder), run, entries, name)
+
+
+# --- MOD (DSTC10 track 1): questions, memes, and which one was really sent
+# The data is for research only and is not part of this package; who has it names its folder. A file of
+# dialogues maps names to messages `{"speaker_id", "txt", "img_id"}`; a task file is a list of
+# `{"history", "answer"}`.
+
+PEOPLE = "甲乙丙丁戊己庚辛"
+"""Names for `[speaker1]`, `[speaker2]`, ...: a chat reads better with names than with brackets."""
+SENT = 4
+"""Score of the meme that was really sent."""
+
+
+def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, str]]:
+    """Questions of a file of MOD: dialogue (a cluster), what is known (`messages.Context`), the meme sent.
+
+    In dialogues each meme from the second message on is a question, whose history ends with the words that
+    came with the meme, as in the task files. Memes sent before are told by their `captions`, by number.
+    Raises `BenchmarkError`, also for a file that asks for no memes.
+    """
+    from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, spoken_turns
+    from memecmd_utils.llm import prompts
+
+    def spoken(message: Mapping[str, Any]) -> Message:
+        number = _number(message.get("img_id"))
+        mark = prompts.render("sent_meme", caption=captions.get(number, "")) if number else ""
+        return Message(_speaker(message), f"{message.get('txt') or ''}{mark}")
+
+    asked, questions = [], []
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        for name, messages in value.items() if isinstance(value, dict) else ():
+            asked += [
+                (f"{name}/{place + 1}", name, [*messages[:place], {**sent, "img_id": None}], sent)
+                for place, sent in enumerate(messages)
+                if place and sent.get("img_id")
+            ]
+        for number, entry in enumerate(value if isinstance(value, list) else (), start=1):
+            # Questions that begin with the same message come from one dialogue.
+            dialogue = json.dumps(entry["history"][0], ensure_ascii=False, sort_keys=True)
+            asked.append((str(number), dialogue, entry["history"], entry["answer"]))
+        for name, dialogue, history, sent in asked:
+            if meme := _number(sent.get("img_id")):
+                turns = spoken_turns(Conversation(name, tuple(map(spoken, history))))
+                lines = tuple((turn.speaker, turn.text) for turn in turns[-HISTORY_TURNS:])
+                told = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
+                questions.append((dialogue, told, meme))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise BenchmarkError(f"{path} is no file of MOD: {type(error).__name__}: {error}") from error
+    if not questions:
+        raise BenchmarkError(f"{path.name} asks for no memes")
+    return questions
+
+
+def _speaker(message: Mapping[str, Any]) -> str:
+    name = str(message["speaker_id"]).strip("[] ")
+    number = name.removeprefix("speaker")
+    return PEOPLE[int(number) - 1] if number.isdecimal() and 1 <= int(number) <= len(PEOPLE) else name
+
+
+def _number(name: str | int | None) -> str:
+    """A meme's number without leading zeros; other names as they are."""
+    text = str(name or "").strip()
+    return str(int(text)) if text.isdecimal() else text
+
+
+def score_mod(
+    path: Path,
+    profile: str,
+    settings: str = "",
+    run_name: str = "",
+    entries: Sequence[str] = (),
+    name: str = "",
+    n_dialogues: int | None = None,
+) -> str:
+    """The leaderboard of a file or folder of MOD, whose pictures are the library of a finished run.
+
+    The summary agent is asked by `profile` and `settings`; without one, questions have no summaries and the
+    paper's score is left out. `n_dialogues` of a file are drawn by the run's seed (None: all). Writes
+    `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
+    """
+    from memecmd_utils.chats import library, messages
+
+    run = library.library_run(run_name, profile, settings)
+    asking = library.asking_run(run, profile, settings, "mod")
+    memes = {meme.meme_id: meme for meme in run.load(Meme)}
+    usable = [said for said in run.load(Annotation) if said.usable and said.meme_id in memes]
+    corpus = pd.DataFrame([_meme(memes[said.meme_id], said) for said in usable])
+    # The file's name is the meme's number: `030.jpg` is meme 30.
+    ids = {_number(PurePosixPath(meme.origin).stem): meme.meme_id for meme in memes.values()}
+    captions = {number: memes[meme].text or memes[meme].picture_note for number, meme in ids.items()}
+    found, notes = [], []
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        try:
+            questions = read_mod(file, captions)
+        except BenchmarkError as error:
+            notes.append(str(error))
+            continue
+        names = [*dict.fromkeys(dialogue for dialogue, _, _ in questions)]
+        drawn = statistics.rng(run.profile.seed, "mod dialogues").permutation(len(names))[:n_dialogues]
+        taken = {names[place] for place in drawn}
+        questions = [question for question in questions if question[0] in taken]
+        contexts = [told for _, told, _ in questions]
+        try:
+            summaries = [one.summary for one in messages.summarise(contexts, asking, "mod", run.name)]
+        except messages.NoSummaryAgent as error:
+            notes.append(f"{file.stem}: the paper's score is left out; {error}")
+            summaries = [None] * len(questions)
+        turns, judged = [], []
+        for (dialogue, told, meme), summary in zip(questions, summaries, strict=True):
+            before = [{"speaker": speaker, "text": text} for speaker, text in told.lines]
+            turns.append(_turn(told.chat, dialogue, told.turn, told.next_speaker, before, summary))
+            # A meme that the library lacks keeps its number: it is missed.
+            judged.append((turns[-1]["id"], ids.get(meme, meme), SENT, "sent"))
+        found.append(Benchmark(file.stem, pd.DataFrame(turns), corpus, _judgements(judged)))
+    if not found:
+        raise BenchmarkError("; ".join(notes) or f"{path} holds no .json file")
+    write(asking.folder / "benchmark", found)
+    # What is measured is the run's library, under the run's embedder and weights.
+    target = replace(run, name=asking.name, folder=asking.folder, report=asking.report)
+    return "\n".join([score(found, target, entries, name), *notes])

@@ -1,1 +1,0 @@
-"""Encoders of texts and pictures, each beside its recorded vectors."""

@@ -1,1 +1,0 @@
-"""What is brought from elsewhere: a polite web client, git, archives, and the registry of data sets."""

@@ -1,0 +1,600 @@
+"""Stage 05: consistency, Tables 1 and 2, effects, and the numbers of a run (2507.00891, Section 5).
+
+What is measured by people's or a model's grades is in `grades`, what by judges in `judges`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from memecmd_utils import drawing, embedders, grades, statistics
+from memecmd_utils.embedders import RecordedEmbedder
+from memecmd_utils.files import paths
+from memecmd_utils.grades import GradedTurns, Values, fits, gaps_of
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
+from memecmd_utils.settings import Profile
+
+LENGTHS = (6, 12, 18)
+"""Dialogue prefixes of Table 1."""
+PLACE = {"dialogue_id", "turn", "strategy", "meme_id"}
+"""Fields that say which placed meme a record is about."""
+
+
+def lengths(n_turns: int) -> list[int]:
+    """The prefixes of Table 1 that a run of `n_turns` has, and its full length."""
+    return sorted({*(n for n in LENGTHS if n <= n_turns), n_turns})
+
+
+def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placement]:
+    """The placements that are judged: all, or `judge_sample` of each dialogue and strategy.
+
+    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
+    memes may be those of a run with more turns.
+    """
+    if profile.evaluation.judge_sample is None:
+        return list(placements)
+    groups: dict[tuple[str, str], list[Placement]] = {}
+    for placed in placements:
+        groups.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
+    chosen: set[tuple[str, str, int]] = set()
+    longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
+    for (name, strategy), group in groups.items():
+        drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
+        rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
+        first = sorted(group, key=lambda placed: rank[placed.turn])[: profile.evaluation.judge_sample]
+        chosen |= {(name, strategy, placed.turn) for placed in first}
+    return [p for p in placements if (p.dialogue_id, p.strategy, p.turn) in chosen]
+
+
+def meme_files(run: Run, memes: Mapping[str, Meme]) -> dict[str, Path]:
+    """Paths of the normalised pictures."""
+    folder = run.read("memes.parquet").parent
+    return {name: folder / meme.file for name, meme in memes.items()}
+
+
+def screenshot(
+    run: Run,
+    dialogue: Dialogue,
+    placements: Sequence[Placement],
+    strategy: str,
+    memes: Mapping[str, Meme],
+    n_turns: int | None = None,
+) -> Image.Image:
+    """Draw a dialogue, or its first turns, with the memes of one strategy."""
+    name = dialogue.dialogue_id
+    mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
+    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
+    return drawing.draw_chat(spec, meme_files(run, memes))
+
+
+# --- Consistency of a placed meme with a text: 50 (cos + 1) (Section 5.2, Eq. 26)
+
+
+TextKind = Literal["u_t", "u_t+1", "shuffled"]
+
+
+def score(cosine: np.ndarray | float) -> np.ndarray | float:
+    """Cosine to the 0-100 scale (Eq. 26)."""
+    return 50.0 * (np.clip(cosine, -1.0, 1.0) + 1.0)
+
+
+class TextScorer:
+    """Meme text against utterance under an embedder that took no part in retrieval (offline stand-in).
+
+    This is text consistency, not the paper's cross-modal score; its name says so in every table.
+    """
+
+    def __init__(self, embedder: RecordedEmbedder, retrieval_embedder: str) -> None:
+        if embedder.name == retrieval_embedder:
+            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
+        self._embedder = embedder
+        self.name = f"text:{embedder.name}"
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Rows of memes' words, [n, dim]."""
+        return self._embedder.encode([meme_words(meme) for meme in memes], "document")
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows of texts, [n, dim]."""
+        return self._embedder.encode(list(texts), "document")
+
+
+Scorer = TextScorer | embedders.ChineseClipScorer
+"""Encodes memes and texts into one space: unit vectors [n, dim]."""
+
+
+def meme_words(meme: Meme) -> str:
+    """What a text model can know of a meme: its visible text, else the note of its picture."""
+    return meme.text or meme.picture_note
+
+
+def scorers(run: Run, memes: Mapping[str, Meme]) -> list[Scorer]:
+    """What measures consistency: the embedder that chose no meme, and Chinese-CLIP where it is set."""
+    profile, found = run.profile, []
+    if profile.models.consistency_embedder != profile.models.embedder:
+        embedder = run.embedder(profile.models.consistency_embedder)
+        found.append(TextScorer(embedder, run.embedder_name()))
+    if profile.evaluation.consistency == "cn_clip":
+        found.append(clip_scorer(run, memes))
+    return found
+
+
+def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> embedders.ChineseClipScorer:
+    """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
+    files, profile = meme_files(run, memes), run.profile
+    # A relative path counts from the project's root: notebooks run in a folder of their own.
+    checkpoint = paths.root / profile.models.clip_checkpoint if profile.models.clip_checkpoint else None
+    folder = paths.interim / "clip"
+    here = embedders.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
+    # A replay computes what is not recorded, but fetches no weights for it.
+    mode = run.vector_mode if here else profile.models.mode
+    write_dir = None if mode == "recorded" else run.write_dir
+    return embedders.ChineseClipScorer(
+        profile.models.clip_model, lambda meme: files[meme.meme_id], folder, checkpoint, run.read_dirs,
+        write_dir, mode, run.folder,
+    )  # fmt: skip
+
+
+def can_score(scorer: Scorer, meme: Meme) -> bool:
+    """Whether there is something of a meme that the scorer can encode."""
+    return scorer.name.startswith("cn_clip") or bool(meme_words(meme))
+
+
+def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
+    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once."""
+    if not pairs:
+        return []
+    meme_ids, texts = sorted({meme for meme, _ in pairs}), sorted({text for _, text in pairs})
+    meme_rows = dict(zip(meme_ids, scorer.memes([memes[name] for name in meme_ids]), strict=True))
+    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
+
+
+def text_pairs(
+    placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], profile: Profile
+) -> list[tuple[Placement, TextKind, str]]:
+    """Each placement with its u_t, its u_{t+1} (where the dialogue goes on) and one shuffled text.
+
+    u_t is the utterance beside the meme. The shuffled text is the u_t of a placement of the same
+    strategy in another dialogue, drawn by seed: what unrelated pairs score.
+    """
+    texts = {(name, t.turn): t.text for name, dialogue in dialogues.items() for t in dialogue.turns}
+    by_strategy: dict[str, list[Placement]] = {}
+    for placed in placements:
+        by_strategy.setdefault(placed.strategy, []).append(placed)
+    pairs: list[tuple[Placement, TextKind, str]] = []
+    for strategy, group in by_strategy.items():
+        rng = statistics.rng(profile.seed, "shuffled", strategy)
+        own: dict[str, list[int]] = {}
+        for position, placed in enumerate(group):
+            own.setdefault(placed.dialogue_id, []).append(position)
+        for placed in group:
+            pairs.append((placed, "u_t", texts[placed.dialogue_id, placed.turn]))
+            if following := texts.get((placed.dialogue_id, placed.turn + 1)):
+                pairs.append((placed, "u_t+1", following))
+            mine = own[placed.dialogue_id]
+            if len(mine) < len(group):
+                drawn = int(rng.integers(len(group) - len(mine)))  # among the others, then past one's own
+                for position in mine:
+                    drawn += position <= drawn
+                other = group[drawn]
+                pairs.append((placed, "shuffled", texts[other.dialogue_id, other.turn]))
+    return pairs
+
+
+def measure_consistency(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> tuple[list[Consistency], str]:
+    """Consistency of all placed memes, and the scorer's name.
+
+    Memes without any words are left out, save for a scorer of pictures.
+    """
+    profile = run.profile
+    if profile.evaluation.consistency == "cn_clip":
+        scorer: Scorer = clip_scorer(run, memes)
+    else:
+        scorer = TextScorer(run.embedder(profile.models.consistency_embedder), run.embedder_name())
+    return measure(placements, dialogues, memes, scorer, profile), scorer.name
+
+
+def measure(
+    placements: Sequence[Placement],
+    dialogues: Mapping[str, Dialogue],
+    memes: Mapping[str, Meme],
+    scorer: Scorer,
+    profile: Profile,
+) -> list[Consistency]:
+    """Score every pair of `text_pairs`, save those of memes of which the scorer can encode nothing."""
+    able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
+    pairs = text_pairs(able, dialogues, profile)
+    scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
+    return [
+        Consistency(
+            **placed.model_dump(include=PLACE), scorer=scorer.name, text=kind, score=round(value, 6),
+            source=f"model {scorer.name}", profile=profile.name, seed=profile.seed,
+        )
+        for (placed, kind, _), value in zip(pairs, scores, strict=True)
+    ]  # fmt: skip
+
+
+# --- Tables 1 and 2 in the paper's form, and the comparisons of the analysis plan
+
+
+METRICS = ("judge", "consistency")
+TABLE_1 = (
+    "dataset", "metric", "strategy", "mean", "low", "high", "n", "dialogues", "unscored", "difference"
+)  # fmt: skip
+EFFECTS = ("effect", "metric", "comparison", "mean", "low", "high", "n", "dialogues", "p", "p_holm")
+TABLE_2 = ("case", "dialogue", "strategy", "memes", "judge", "consistency")
+MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes")
+JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
+LEVELS = ("strategy", "memes", "fits", "nobody", "both")
+
+
+def placed_scores(
+    ratings: Sequence[Rating], consistency: Sequence[Consistency], graded: Mapping[str, Values] | None = None
+) -> pd.DataFrame:
+    """Scores of placed memes: of the profile's first judge (nan: unscored), of consistency, and grades.
+
+    `length` is that of the dialogue which a rating of unit `dialogue` was given for; nan counts for every
+    length that reaches the turn.
+    """
+    rows: list[tuple] = [
+        ("judge", r.strategy, r.dialogue_id, r.turn, r.overall, None if r.judge_unit == "meme" else r.n_turns)
+        for r in ratings
+        if r.judge == ratings[0].judge
+    ]
+    names = {"u_t": "consistency", "u_t+1": "consistency u_t+1"}
+    rows += [(names[r.text], r.strategy, r.dialogue_id, r.turn, r.score, None)
+             for r in consistency if r.text in names]  # fmt: skip
+    for strategy, values in (graded or {}).items():
+        rows += [("grade", strategy, *key, value, None) for key, value in values.items()]
+    columns = ["metric", "strategy", "dialogue", "turn", "score", "length"]
+    return pd.DataFrame(rows, columns=columns).astype({"score": float, "length": float})
+
+
+def select(
+    scores: pd.DataFrame, metric: str, strategy: str, names: Collection[str], n_turns: int
+) -> pd.Series:
+    """Scores of a cell of Table 1 by (dialogue, turn)."""
+    mine = scores[(scores.metric == metric) & (scores.strategy == strategy) & (scores.turn <= n_turns)]
+    mine = mine[mine.dialogue.isin(list(names)) & (mine.length.isna() | (mine.length == n_turns))]
+    return mine.set_index(["dialogue", "turn"]).score
+
+
+def table_1(
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    dialogues: Sequence[Dialogue],
+    profile: Profile,
+) -> pd.DataFrame:
+    """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
+    scores, rows = placed_scores(ratings, consistency), []
+    by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in ("news", "role")}
+    for kind, n, metric in product(by_kind, lengths(profile.dialogue.n_turns), METRICS):
+        cells = {}
+        for strategy in profile.retrieval.strategies if by_kind[kind] else ():
+            asked = select(scores, metric, strategy, by_kind[kind], n)
+            known = asked.dropna()
+            mean = statistics.cluster_mean(known.to_list(), known.index.get_level_values("dialogue"))
+            cells[strategy] = mean, int(asked.isna().sum())
+        baseline = cells["random"][0].mean if "random" in cells else np.nan
+        for strategy, (cell, unscored) in cells.items():
+            rows.append(
+                {
+                    "dataset": f"{kind}-{n}", "metric": metric, "strategy": strategy, **cell.row(),
+                    "unscored": unscored, "difference": cell.mean - baseline,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows, columns=list(TABLE_1))
+
+
+def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Table 1 in the paper's form: a row per dataset, cells `mean [low, high] (n=memes in dialogues) ↑`.
+
+    The best mean of a row is bold, the second underlined.
+    """
+    out = []
+    for dataset, of_dataset in table.groupby("dataset", sort=False):
+        kind, n = dataset.split("-")
+        row = {"Dataset": f"{kind.capitalize()}-based {n} Turns"}
+        for metric in METRICS:
+            cells = of_dataset[of_dataset.metric == metric].set_index("strategy")
+            places = cells["mean"].round(2).rank(ascending=False, method="dense")
+            for strategy, cell in cells.iterrows():
+                mark = {1: "**{}**", 2: "<u>{}</u>"}.get(places[strategy], "{}")
+                text = mark.format(f"{cell['mean']:.2f}") if np.isfinite(cell["mean"]) else "–"
+                if np.isfinite(cell.low):
+                    text += f" [{cell.low:.2f}, {cell.high:.2f}]"
+                text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
+                text += f", {cell.unscored} unscored)" if cell.unscored else ")"
+                if strategy != "random" and np.isfinite(cell.difference):
+                    text += f" {'↑' if cell.difference >= 0 else '↓'}{abs(cell.difference):.2f}"
+                row[f"{metric}: {strategy}"] = text
+        out.append(row)
+    return pd.DataFrame(out)
+
+
+def paper_table_1() -> pd.DataFrame:
+    """The paper's own Table 1: its cells, its printed differences, and the same recomputed from its cells."""
+    table = pd.read_csv(paths.data / "paper" / "table1.csv")
+    for strategy in ("greedy", "sampling"):
+        recomputed = (table[strategy] - table["random"]).round(2)
+        table[f"{strategy}_recomputed"] = recomputed
+        table[f"{strategy}_agrees"] = np.isclose(recomputed, table[f"{strategy}_difference"])
+    return table
+
+
+def effects(
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    dialogues: Sequence[Dialogue],
+    profile: Profile,
+    graded: Mapping[str, Values] | None = None,
+) -> pd.DataFrame:
+    """Choice effect (paired by turn) and timing effect, by metric, with Holm over the choice effects.
+
+    `graded` are mean grades (0-2) of placed memes by strategy, where the run has ground truth.
+    """
+    control = "random_same_turns"
+    if control not in profile.retrieval.strategies:
+        return pd.DataFrame(columns=list(EFFECTS))
+    names, scores = {d.dialogue_id for d in dialogues}, placed_scores(ratings, consistency, graded)
+    rows = []
+    for metric in (*(("grade",) if graded else ()), "judge", "consistency", "consistency u_t+1"):
+        values = {
+            strategy: select(scores, metric, strategy, names, profile.dialogue.n_turns).dropna().to_dict()
+            for strategy in ("greedy", "sampling", control, "random")
+        }
+        effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
+        for strategy in ("greedy", "sampling"):
+            rng = statistics.rng(profile.seed, "effect", metric, strategy)
+            got = statistics.paired_difference(values[strategy], values[control], rng)
+            rows.append((effect, metric, f"{strategy} - {control}", got))
+        rng = statistics.rng(profile.seed, "effect", metric, "timing")
+        got = statistics.unpaired_difference(values[control], values["random"], rng)
+        rows.append(("timing", metric, f"{control} - random", got))
+    table = pd.DataFrame(
+        [
+            {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": got.p}
+            for effect, metric, comparison, got in rows
+        ]
+    ).astype({"p": float})
+    primary = table.effect == "choice"
+    table["p_holm"] = np.nan
+    table.loc[primary, "p_holm"] = statistics.holm(list(table.loc[primary, "p"]))
+    return table[list(EFFECTS)]
+
+
+def levels(graded: Mapping[str, Values]) -> pd.DataFrame:
+    """How often memes fit, from mean grades by strategy.
+
+    `fits` is the share of memes that fit, `nobody` that with 0 from all graders, `both` that with 2.
+    """
+    rows = []
+    for strategy, values in graded.items():
+        means = np.array(list(values.values()), float)
+        shares = (fits(means).mean(), (means == 0).mean(), (means == 2).mean())
+        rows.append((strategy, len(means), *shares))
+    return pd.DataFrame(rows, columns=list(LEVELS))
+
+
+def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
+    """AUC of each judge between greedy's and random_same_turns' memes (analysis plan).
+
+    `score`: `centred` and `raw` of a judge whose scores are centred, `rating` of one that gives numbers.
+    `tells apart`: `yes`, `no` (the interval holds 0.5), `reversed` (it prefers random memes), `no interval`.
+    """
+    rows = []
+    for judge in dict.fromkeys(r.judge for r in ratings):
+        mine = [r for r in ratings if r.judge == judge and r.overall is not None]
+        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.dialogue.n_turns]
+        centred = any(r.raw is not None for r in mine)
+        for score_of, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
+            greedy, random = (
+                [
+                    (r.dialogue_id, getattr(r, score_of))
+                    for r in mine
+                    if r.strategy == strategy and getattr(r, score_of) is not None
+                ]
+                for strategy in ("greedy", "random_same_turns")
+            )
+            if greedy and random:
+                got = statistics.cluster_auc(greedy, random)
+                apart = {1: "yes", -1: "reversed", 0: "no"}[statistics.direction(got.low, got.high, 0.5)]
+                apart = apart if np.isfinite(got.low) else "no interval"
+                rows.append((judge, name, got.mean, got.low, got.high, got.n, got.clusters, apart))
+    return pd.DataFrame(rows, columns=list(JUDGE_CHECK))
+
+
+def case_strategies(profile: Profile) -> list[str]:
+    """The strategies of Figure 5 and Table 2 that a run has, in the paper's order."""
+    return [name for name in ("greedy", "sampling", "random") if name in profile.retrieval.strategies]
+
+
+def case_dialogues(
+    placements: Sequence[Placement], dialogues: Sequence[Dialogue], profile: Profile
+) -> list[str]:
+    """First news and first role dialogue, by id, where every one of the case strategies places a meme."""
+    compared = set(case_strategies(profile))
+    have: dict[str, set[str]] = {}
+    for placed in placements:
+        have.setdefault(placed.dialogue_id, set()).add(placed.strategy)
+    able = sorted(d.dialogue_id for d in dialogues if compared <= have.get(d.dialogue_id, set()))
+    kind_of = {d.dialogue_id: d.kind for d in dialogues}
+    first = (next((name for name in able if kind_of[name] == kind), None) for kind in ("news", "role"))
+    return [name for name in first if name and compared]
+
+
+def table_2(
+    cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
+) -> pd.DataFrame:
+    """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
+    scores, rows = placed_scores(ratings, consistency), []
+    for letter, (name, strategy) in zip("abcdef", product(cases, case_strategies(profile)), strict=False):
+        judge, texts = (
+            select(scores, metric, strategy, [name], profile.dialogue.n_turns).dropna() for metric in METRICS
+        )
+        rows.append((f"5{letter}", name, strategy, len(texts), judge.mean(), texts.mean()))
+    return pd.DataFrame(rows, columns=list(TABLE_2))
+
+
+def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
+    """A `table_2` with the paper's own cells of the same strategies: of other dialogues, memes and judges."""
+    printed = pd.read_csv(paths.data / "paper" / "table2.csv")
+    printed.index = [printed.groupby("strategy").cumcount(), printed.strategy]  # which dialogue, strategy
+    mine = pd.MultiIndex.from_arrays([pd.factorize(table["dialogue"])[0], table["strategy"]])
+    beside = printed[["judge", "consistency"]].add_suffix(" (paper)").reindex(mine)
+    return table.assign(**{name: beside[name].to_numpy() for name in beside})
+
+
+def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> pd.DataFrame:
+    """How often each strategy sends, how far apart, and how many different memes."""
+    turns = sum(len(d.turns) - 1 for d in dialogues)
+    rows = []
+    for strategy in dict.fromkeys(p.strategy for p in placements):
+        mine = [p for p in placements if p.strategy == strategy]
+        gaps = gaps_of((placed.dialogue_id, placed.turn) for placed in mine)
+        mean_gap, distinct = float(np.mean(gaps)) if gaps else np.nan, len({p.meme_id for p in mine})
+        rows.append((strategy, len(mine), len(mine) / turns, mean_gap, gaps.count(1), distinct))
+    return pd.DataFrame(rows, columns=list(MEME_USE))
+
+
+def consistency_frame(
+    consistency: Sequence[Consistency], dialogues: Sequence[Dialogue], profile: Profile
+) -> pd.DataFrame:
+    """Rows of Figure 4: each strategy, and the shuffled baseline over all, by source of the dialogues."""
+    rows = []
+    for kind in ("news", "role"):
+        names = {d.dialogue_id for d in dialogues if d.kind == kind}
+        of_kind = [row for row in consistency if row.dialogue_id in names]
+        own = {
+            s: [r for r in of_kind if r.strategy == s and r.text == "u_t"]
+            for s in profile.retrieval.strategies
+        }
+        groups = {**own, "shuffled": [r for r in of_kind if r.text == "shuffled"]}
+        for strategy, group in groups.items() if of_kind else ():
+            got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
+            rows.append({"dataset": f"{kind}-based", "strategy": strategy, **got.row()})
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
+
+
+def evaluate_run(
+    run: Run,
+    data: GradedTurns,
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    trust: pd.DataFrame,
+) -> dict[str, pd.DataFrame]:
+    """Compute and save every table of stage 05, by name, and what page and README quote of them.
+
+    `trust` is the table of `judges.trust`. Tables of grades are empty where a run has none.
+    """
+    profile, truth = run.profile, data.truth
+    dialogues, placements = run.load(Dialogue), run.load(Placement)
+    run.save(consistency, Consistency)
+    systems, differences = grades.tabulate(grades.measure_systems(data), data.known_clusters, data.own)
+    by_grades = {
+        "placed": grades.placed_table(placements, truth),
+        "agreement": grades.agreement_table(truth),
+        "timing": grades.timing_table(truth, placements, dialogues),
+        "retrieval": systems,
+        "retrieval_differences": differences,
+    }
+    table = table_1(ratings, consistency, dialogues, profile)
+    cases = case_dialogues(placements, dialogues, profile)
+    of_placed = grades.grades_of_placed(placements, truth)
+    tables = {
+        **by_grades,
+        "judge_check": judge_check(ratings, profile),
+        "judge_trust": trust,
+        "table_1": table,
+        "table_1_printed": table_1_printed(table),
+        "paper_table_1": paper_table_1(),
+        "table_2": beside_paper(table_2(cases, ratings, consistency, profile)),
+        "effects": effects(ratings, consistency, dialogues, profile, of_placed),
+        "meme_use": meme_use(placements, dialogues),
+    }
+    run.save_tables(**tables)
+    run.save_json("ground_truth.json", {name: frame_rows(table) for name, table in by_grades.items()})
+    run.save_json("judge_checks.json", {"trust": frame_rows(trust)})
+    return tables
+
+
+# --- The numbers of a run: what the README, the page and the comparison in CI read
+
+
+def frame_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as plain JSON values: floats rounded to six digits, NaN as None."""
+
+    def clean(value: Any) -> Any:
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, float):
+            return round(value, 6) if np.isfinite(value) else None
+        return value
+
+    return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def distinct(texts: Sequence[str]) -> float:
+    """Share of different pairs of characters among all (Li et al., 2016); 1 where none comes twice."""
+    pairs = [text[i : i + 2] for text in texts for i in range(len(text) - 1)]
+    return len(set(pairs)) / max(1, len(pairs))
+
+
+def numbers(
+    profile: Profile,
+    memes: Sequence[Meme],
+    dialogues: Sequence[Dialogue],
+    placements: Sequence[Placement],
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    gate_table: dict[str, Any],
+    truth: Mapping[str, list[dict[str, Any]]] | None = None,
+    graded: Mapping[str, Values] | None = None,
+) -> dict[str, Any]:
+    """Everything that the report quotes, computed from the run's records.
+
+    `truth` are the tables of `ground_truth.json`, `graded` grades of placed memes by strategy.
+    """
+    turns = [turn for dialogue in dialogues for turn in dialogue.turns]
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    texts = [turn.text for turn in turns]
+    cases = case_dialogues(placements, dialogues, profile)
+    return {
+        "profile": profile.name,
+        "memes": len(memes),
+        "dialogues": {
+            "total": len(dialogues),
+            "news": sum(d.kind == "news" for d in dialogues),
+            "role": sum(d.kind == "role" for d in dialogues),
+            "turns": len(turns),
+            "mean_characters": round(float(np.mean([len(text) for text in texts])), 6),
+            "distinct_2": round(distinct(texts), 6),
+            "turns_with_violations": sum(bool(turn.violations) for turn in turns),
+            "summaries": len(summaries),
+            "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),
+        },
+        "gates": gate_table,
+        "meme_use": frame_rows(meme_use(placements, dialogues)),
+        "table_1": frame_rows(table_1(ratings, consistency, dialogues, profile)),
+        "table_2": frame_rows(table_2(cases, ratings, consistency, profile)),
+        "effects": frame_rows(effects(ratings, consistency, dialogues, profile, graded)),
+        "levels": frame_rows(levels(graded or {})),
+        "ground_truth": dict(truth or {}),
+        "judge_check": frame_rows(judge_check(ratings, profile)),
+        "ratings": {
+            "total": len(ratings),
+            "memes": len({(r.dialogue_id, r.turn, r.strategy) for r in ratings}),
+            "judges": len({r.judge for r in ratings}),
+            "placed": len(placements),
+            "unscored": sum(rating.overall is None for rating in ratings),
+            "sources": sorted({rating.source for rating in ratings}),
+        },
+    }

@@ -1,0 +1,402 @@
+"""The data sets of the second paper, as they were released: ImgFlip575K, CM50, MemeCap and FigMemes.
+
+A record that cannot be read is left out and counted, with the first reason. Who made a meme is never read.
+"""
+
+import csv
+import gzip
+import io
+import json
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import pandas as pd
+from PIL import Image
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
+from tqdm.auto import tqdm
+
+from memecmd_utils import fetch, files, pictures
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import messages
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme, Text
+from memecmd_utils.settings import Profile
+
+COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions"]
+"""Columns of the table of ImgFlip575K's records; `position` counts from 0 within the template's file."""
+IMGFLIP, CM50, READER = "ImgFlip575K", "CM50", "gpt-4o@cm50"
+"""`source` of memes of either data set, and of the readings that CM50 published."""
+ABOUT = "50_template_info.json"
+PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
+"""Between two pictures that are fetched, of one, and failures in a row that end the turn of a run."""
+MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
+"""Base name of the picture in an address."""
+DataSet = Literal["memecap", "figmemes"]
+TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
+FIGMEMES_LABELS = ("allusion", "exaggeration", "irony", "anthrop", "metaphor", "contrast")
+"""The literary devices of FigMemes, as its files spell them."""
+Parsed = TypeVar("Parsed")
+
+
+class DataSetError(MemecmdError, ValueError):
+    """A data set that cannot be read; the message names the file and says what to give."""
+
+
+Count = Annotated[int, BeforeValidator(lambda n: n.replace(",", "") if isinstance(n, str) else n)]
+"""A number, or text such as `1,992`."""
+Words = Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
+
+
+class Entry(BaseModel):
+    """A record of ImgFlip575K or CM50: the columns from `url` on."""
+
+    url: Text
+    post: Words = ""
+    title: Words = ""
+    views: Annotated[Count, Field(ge=0, lt=2**63)]
+    votes: Annotated[Count, Field(alias="img-votes", lt=2**63)]
+    captions: list[str] = Field(validation_alias=AliasChoices("boxes", "ocr"))
+
+
+class Said(BaseModel):
+    """What CM50's annotator said of a meme: fields of `MemeReading`."""
+
+    template: Text = Field(alias="type")
+    image_caption: str = Field(alias="visual elaboration")
+    embedded_text: str = Field(alias="detected text")
+    meme_caption: str = Field(alias="meaning of the meme")
+    literary_devices: list[str] = Field(alias="literary device")
+    emotion: str = Field(alias="emotion word")
+
+
+class OtherMeme(BaseModel):
+    """A meme of another data set."""
+
+    name: Text = Field(alias="post_id")
+    image: str = Field("", alias="img_fname")
+    """Name of its file."""
+    title: str = ""
+    url: str = ""
+    text: str = ""
+    """The text on it, where it is known."""
+    meme_captions: list[str] = []
+    """What the meme means, by several people: the references of Table 10."""
+    image_captions: list[str] = Field([], alias="img_captions")
+    """What the picture shows."""
+
+
+def _valid(
+    rows: Iterable[Any], parse: Callable[[Any, int], Parsed], name: str, left_out: list[str]
+) -> Iterator[Parsed]:
+    """What `parse` makes of each row and its position; `left_out` gets a sentence on those it cannot read."""
+    first, n = "", 0
+    for position, row in enumerate(rows):
+        try:
+            yield parse(row, position)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            why = " ".join(str(error).split())[:200]
+            first, n = first or f"the first is record {position + 1}: {why}", n + 1
+    if n:
+        left_out.append(f"{name}: {n:,} records cannot be read, {first}")
+
+
+def _row(template: str, raw: Any, position: int) -> tuple:
+    """The values of `COLUMNS`; the fields of `metadata` may also lie beside the others."""
+    entry = Entry.model_validate({**raw, **raw["metadata"]} if "metadata" in raw else raw)
+    if not (found := MEME_ID.search(entry.url)):
+        raise ValueError(f"no meme is named in the address {entry.url!r}")
+    return (found[1], template, position, *(value for _, value in entry))
+
+
+def _json(path: Path) -> Any:
+    """The value of a JSON file, or the list of values of a file of JSON lines; gzipped or not."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as handle:
+            if ".jsonl" in path.name:
+                return [json.loads(line) for line in handle if line.strip()]
+            return json.load(handle)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataSetError(f"{path} cannot be read as JSON ({error}): give the file as released") from error
+
+
+def _one_of(folder: Path, pattern: str) -> Path:
+    """The first file of a name below a folder, or the folder if it is such a file."""
+    found = [folder] if folder.is_file() else sorted(folder.rglob(pattern))
+    if not found:
+        raise DataSetError(f"{folder} holds no {pattern}: give the data set as released")
+    return found[0]
+
+
+def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
+    """All memes of ImgFlip575K as a table with `COLUMNS`; `captions` holds lists of text.
+
+    `folder` is the checkout or its folder `dataset`, with `memes/<template>.json` (also `.jsonl`, `.gz`).
+    """
+    found = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
+    rows = []
+    for path in tqdm(found, desc="templates", unit="file"):
+        template = path.name.partition(".json")[0]
+        rows += _valid(_json(path), partial(_row, template), path.name, left_out)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def read_infos(folder: Path, source: str) -> dict[str, TemplateInfo]:
+    """Templates by name, from `templates.json` or `templates/<template>.json` in a folder.
+
+    `picture` is the blank picture's path below the folder.
+    """
+    one = folder / "templates.json"
+    entries = _json(one) if one.is_file() else {p.stem: _json(p) for p in folder.glob("templates/*.json")}
+    blank = {path.stem: path for path in sorted(folder.glob("templates/img/*"))}
+    return {
+        template: TemplateInfo(
+            template=template,
+            title=entry.get("title", "").removesuffix(" Meme Template").strip(),
+            names=[name.strip() for name in entry.get("alternative_names", "").split(",") if name.strip()],
+            url=entry.get("template_url", ""),
+            picture=blank[template].relative_to(folder).as_posix() if template in blank else "",
+            source=source,
+        )
+        for template, entry in sorted(entries.items())
+    }
+
+
+class Published(NamedTuple):
+    """What CM50 published: memes, what the paper's annotator said of them, and templates."""
+
+    memes: list[TemplateMeme]
+    readings: list[MemeReading]
+    infos: list[TemplateInfo]
+
+
+def read_cm50(folder: Path, left_out: list[str]) -> Published:
+    """Read what CM50 published: the validation set, the training set where it is there, and the templates.
+
+    Sets are JSON lists, plain, gzipped or in a zip, with `train` or `valid` in their name. A meme that stands
+    in both is one of validation. Template texts are in `50_template_info.json`, names and blank pictures in a
+    folder `templates`.
+    """
+    memes: dict[str, TemplateMeme] = {}
+    readings: dict[str, MemeReading] = {}
+    for split in ("train", "validation"):
+        for name, rows in _annotated(folder, split[:5]):
+            for meme, reading in _valid(rows, partial(_published, split), name, left_out):
+                memes[meme.meme_id], readings[meme.meme_id] = meme, reading
+    about = _one_of(folder, ABOUT)
+    base = next((path.parent for path in sorted(folder.rglob("templates")) if path.is_dir()), folder)
+    known, infos = read_infos(base, CM50), []
+    for template, entry in _json(about).items():
+        info = known.get(template) or TemplateInfo(template=template, source=CM50)
+        picture = (base / info.picture).relative_to(folder).as_posix() if info.picture else ""
+        infos.append(info.model_copy(update={"about": entry.get("about") or "", "picture": picture}))
+    return Published(list(memes.values()), list(readings.values()), infos)
+
+
+def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
+    """Name and records of each set below a folder whose name holds `kind`."""
+    for path in sorted(folder.rglob("*")):
+        if kind in path.name.lower() and re.search(r"\.json(\.gz)?$", path.name):
+            yield path.name, _json(path)
+        elif kind in path.name.lower() and path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith(".json") and not name.startswith("__MACOSX"):
+                        yield name, json.loads(archive.read(name))
+
+
+def _published(split: Split, raw: Any, _: int) -> tuple[TemplateMeme, MemeReading]:
+    said = Said.model_validate(raw)
+    meme_id, template, _, *values = _row(said.template, raw, 0)
+    fields = dict(zip(COLUMNS[3:], values, strict=True))
+    meme = TemplateMeme(meme_id=meme_id, template=template, source=CM50, split=split, **fields)
+    return meme, MemeReading(meme_id=meme_id, source=READER, **said.model_dump())
+
+
+def read_memecap(place: Path) -> list[OtherMeme]:
+    """MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a folder that holds it."""
+    left_out: list[str] = []
+    rows = _json(_one_of(place, "memes*test*.json*"))
+    found = _valid(rows, lambda raw, _: OtherMeme.model_validate(raw), "MemeCap", left_out)
+    memes = {meme.name: meme for meme in found}
+    for sentence in left_out:
+        print(sentence)
+    return list(memes.values())
+
+
+def _tsv(file: Path, columns: Sequence[str], quoting: int = csv.QUOTE_MINIMAL) -> pd.DataFrame:
+    """A table of FigMemes by `img_name`, its cells as text."""
+    separator = "," if file.suffix == ".csv" else "\t"
+    try:
+        table = pd.read_csv(file, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+        return table.set_index("img_name")[list(columns)]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataSetError(f"{file} is no table of FigMemes as released ({error})") from error
+
+
+def read_figmemes(place: Path, labels: Path | None = None) -> list[OtherMeme]:
+    """FigMemes' test set by its standard split, with the texts of a `figmemes_ocrs.tsv` beside the labels."""
+    split = _tsv(_one_of(place, "standard_split.tsv"), ["split"])["split"]
+    texts: dict[str, str] = {}
+    file = (labels if labels and labels.is_dir() else (labels or place).parent) / "figmemes_ocrs.tsv"
+    if file.is_file():  # as released, fields are not quoted: a quotation mark is part of the text
+        texts = _tsv(file, ["text"], csv.QUOTE_NONE)["text"].to_dict()
+    names = split.index[split == "test"]
+    return [OtherMeme(post_id=name, img_fname=name, text=texts.get(name, "").strip()) for name in names]
+
+
+def read_labels(place: Path) -> dict[str, list[str]]:
+    """Literary devices of FigMemes by image name, from its table of 0 and 1, or from the folder of that."""
+    file = _one_of(place, "figmemes_annotations.tsv")
+    marks = _tsv(file, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
+    if not marks.isin([0, 1]).all(axis=None) or marks.index.has_duplicates:
+        raise DataSetError(f"{file}: a cell is not 0 or 1, or an image stands twice; take it as released")
+    return {name: [label for label in FIGMEMES_LABELS if row[label]] for name, row in marks.iterrows()}
+
+
+def memes_of(found: Mapping[str, fetch.LocatedSource], dataset: DataSet) -> list[OtherMeme]:
+    """Memes with a picture of MemeCap's test set, or of FigMemes'; the data set has to be there."""
+    if dataset == "memecap":
+        return [meme for meme in read_memecap(found["memecap"].path) if meme.image]
+    return read_figmemes(found["figmemes"].path, found["figmemes_labels"].path)
+
+
+class Data(NamedTuple):
+    """The data sets of a run as notebook 07 uses them; what is missing is empty."""
+
+    found: Mapping[str, fetch.LocatedSource]
+    records: pd.DataFrame
+    """ImgFlip575K, columns `COLUMNS`."""
+    memes: list[TemplateMeme]
+    """What CM50 published, with their part of the split,"""
+    readings: list[MemeReading]
+    """and what its annotator said of them."""
+    infos: list[TemplateInfo]
+    """Templates, those of CM50 with their "about" texts."""
+    left_out: list[str]
+    """Sentences on records that cannot be read."""
+
+    def published(self, split: Split) -> pd.DataFrame:
+        """CM50's published memes of a part, columns `COLUMNS`; `position` counts within each template."""
+        rows = [meme.model_dump(include=set(COLUMNS)) for meme in self.memes if meme.split == split]
+        table = pd.DataFrame(rows, columns=COLUMNS)
+        return table.assign(position=table.groupby("template").cumcount())
+
+    def lacks(self, *names: str) -> str:
+        """Which of these data sets are missing, as a sentence; empty where none is."""
+        absent = [f"{name} ({self.found[name].source.title})" for name in names if not self.found[name].path]
+        return f"not computed here without {' and '.join(absent)}, see the table of data sets" * bool(absent)
+
+    def joined(self, kept: Iterable[TemplateMeme] = ()) -> list[TemplateMeme]:
+        """Memes that the rule keeps and those that CM50 published, each once: what a release holds.
+
+        Of a meme that is both the kept record counts, in the part of the split where CM50 published it.
+        """
+        memes = {meme.meme_id: meme for meme in self.memes}
+        for meme in kept:
+            split = memes[meme.meme_id].split if meme.meme_id in memes else meme.split
+            memes[meme.meme_id] = meme.model_copy(update={"split": split})
+        return list(memes.values())
+
+
+def picture_folder(profile: Profile) -> Path:
+    """The folder of memes' pictures that the profile names, else the one that `fetch_pictures` fills."""
+    given = profile.mtrclip.images
+    return paths.user_path(given) if given else paths.raw / "templates" / "images"
+
+
+def pictures_below(folder: Path) -> dict[str, Path]:
+    """Image files below a folder by base name, which is the meme's id; the first by path counts."""
+    return {path.stem: path for path in reversed(pictures.pictures_below(folder))}
+
+
+def is_readable(file: Path) -> bool:
+    """Whether a picture can be decoded; why it cannot is said."""
+    try:
+        return bool(pictures.decode(file))
+    except pictures.ImageRejected as error:
+        print(f"{file.name} is left out: {error}")
+        return False
+
+
+def pictures_in(folder: Path | None) -> Callable[[TemplateMeme], messages.Image | None]:
+    """Gives a meme's picture for a model that sees, None where there is none.
+
+    It is known to the recordings by the hash of its file, and read again only when it is sent.
+    """
+    there = {} if folder is None else pictures_below(folder)
+
+    def find(meme: TemplateMeme) -> messages.Image | None:
+        path = there.get(meme.meme_id)
+        return messages.Image(image_id=files.sha256(path), load=partial(_data_url, path)) if path else None
+
+    return find
+
+
+def _data_url(path: Path) -> str:
+    data = path.read_bytes()
+    whole = data.startswith((b"\xff\xd8", b"\x89PNG"))  # what every model reads
+    return files.data_url(data) if whole else pictures.picture_url(pictures.decode_bytes(data), "PNG")
+
+
+def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int, allowed: bool) -> dict[str, int]:
+    """Bring the pictures of `memes` into `folder`, at most `limit` new ones, and count what came of it.
+
+    One a second; what is there is not asked for, what does not decode as a picture is not kept. After
+    `GIVE_UP` failures in a row the rest waits for the next run.
+    """
+    there, client = pictures_below(folder), None
+    todo = {meme.meme_id: meme.url for meme in memes if meme.meme_id not in there}
+    counts = Counter({"there": len({meme.meme_id for meme in memes}) - len(todo), "fetched": 0})
+    asked, failures = list(todo.items())[: limit if allowed else 0], 0
+    for meme_id, url in tqdm(asked, desc="pictures", unit="picture", disable=not asked):
+        client = client or fetch.Client("meme pictures for research", "image/*", MOST_BYTES, PAUSE_S)
+        try:
+            data = client.get(url).body
+            pictures.decode_bytes(data)
+            kind = str(Image.open(io.BytesIO(data)).format).lower()
+            folder.mkdir(parents=True, exist_ok=True)
+            with files.atomic_path(folder / f"{meme_id}.{kind}") as part:
+                part.write_bytes(data)
+            failures, outcome = 0, "fetched"
+        except (fetch.FetchError, ValueError) as error:
+            failures, outcome = failures + 1, str(error)[:60]
+        counts[outcome] += 1
+        if failures == GIVE_UP:
+            break
+    return dict(counts) | {"not asked for": len(todo) - (counts.total() - counts["there"])}
+
+
+def load_data(run: Run) -> Data:
+    """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
+    found, left_out = fetch.locate(run.profile, fetch=False), []
+    imgflip, published = found["imgflip"].path, found["cm50"].path
+    records, infos = pd.DataFrame(columns=COLUMNS), {}
+    if imgflip:
+        records = read_records(imgflip, left_out)
+        infos = read_infos(imgflip / "dataset" if (imgflip / "dataset").is_dir() else imgflip, IMGFLIP)
+    cm50 = read_cm50(published, left_out) if published else Published([], [], [])
+    infos |= {info.template: info for info in cm50.infos}
+    return Data(found, records, cm50.memes, cm50.readings, list(infos.values()), left_out)
+
+
+def write_memes(
+    run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReading]
+) -> list[MemeReading]:
+    """Write `template_memes.parquet` and `readings.parquet`, what notebook 08 reads; returns the readings.
+
+    Those of other memes are left out, and of several readings of one meme the last counts: one's own after
+    the published one. One that came to nothing takes the place of none.
+    """
+    known = {meme.meme_id for meme in memes}
+    last: dict[str, MemeReading] = {}
+    for reading in readings:
+        if reading.meme_id in known and not (reading.unscored and reading.meme_id in last):
+            last[reading.meme_id] = reading
+    run.save(memes, TemplateMeme)
+    run.save(last.values(), MemeReading)
+    return list(last.values())

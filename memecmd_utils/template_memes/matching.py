@@ -1,0 +1,260 @@
+"""Find instances of templates among memes, in two stages (2501.13851, Section 3.3.1).
+
+Stage 1 takes the nearest template by CLIP, as the Template-Label Counter of Bates et al. (2311.06649) does,
+stage 2 looks at the pair with LPIPS (Zhang et al., 2018). What is left a person confirms on a sheet.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import files, pictures
+from memecmd_utils.embedders import DualEncoder, ModelMissing, loading
+from memecmd_utils.files import paths
+from memecmd_utils.pictures import decode
+from memecmd_utils.recordings import RecordingMiss, normalise
+from memecmd_utils.runs import Run
+from memecmd_utils.template_memes import data_sets
+from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet, DataSetError
+
+PAPER_PAIRS = {"figmemes": 46, "memecap": 42}
+"""Pairs that the paper was left with after a look at each,"""
+PAPER_CLIP = "openai/clip-vit-large-patch14-336"
+"""and the model that its limits are made for."""
+SHEET_SIDE, LPIPS_SIDE = 360, 64
+"""Pixels of a picture's longer side on the confirmation sheet, and of the squares that LPIPS compares."""
+PAIRS_AT_ONCE = 64
+PAIRS = ["instance", "template", "variant", "distance", "near", "lpips", "kept"]
+NOT_COMPUTED = "not computed here"
+
+
+class Rule(NamedTuple):
+    """A variant of stage 1: distance at most, or cosine at least, `limit`; then LPIPS below `lpips`."""
+
+    variant: str
+    """concatenated, fancy_fusion or ocr_cosine."""
+    limit: float
+    lpips: float
+
+
+RULES = {
+    "code": (Rule("concatenated", 30, 0.29), Rule("ocr_cosine", 0.1, 0.3)),
+    "paper": (Rule("concatenated", 30, 1), Rule("fancy_fusion", 1, 1)),
+}
+"""The paper names 30 and 1 for two embeddings and 1 for LPIPS. Its code runs the concatenated one with 30
+and 0.29, and in place of the other a cosine of at least 0.1, with the 0.3 that is its LPIPS default."""
+
+
+class Instance(NamedTuple):
+    """A meme that may be made from a template, or a template: what its image shows, and the text on it."""
+
+    name: str
+    image: Path
+    caption: str = ""
+    ocr: str = ""
+
+
+class Matches(NamedTuple):
+    """What matching gave."""
+
+    pairs: pd.DataFrame
+    """A row a meme and variant: `instance`, its nearest `template`, `variant`, `distance` (of ocr_cosine the
+    cosine), `near` (stage 1 keeps it), `lpips` (NaN where it was not computed), `kept`."""
+    images: dict[str, Path]
+    """Pictures of memes and templates by name."""
+    model: str = ""
+    """Name of the CLIP behind the numbers."""
+    not_computed: str = ""
+    """What is missing, as a sentence for tables; empty where all was computed."""
+
+
+def lpips_distances(pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
+    """LPIPS of pairs of image files by AlexNet, version 0.1: float64 [n]; 0 for two equal pictures.
+
+    The network gets values from 0 to 1, as the code of 2501.13851 has it and its limit 0.29 asks for; it was
+    trained on -1 to 1. AlexNet's weights (233 MB) are downloaded by torchvision, once.
+    """
+    with loading("LPIPS"):
+        import lpips
+        import torch
+        from torchvision import transforms
+
+        net = lpips.LPIPS(net="alex", verbose=False)
+    bicubic = transforms.InterpolationMode.BICUBIC
+    cut = transforms.Compose(
+        [transforms.Resize(LPIPS_SIDE, bicubic), transforms.CenterCrop(LPIPS_SIDE), transforms.ToTensor()]
+    )
+    squares = {file: cut(decode(file)) for file in {file for pair in pairs for file in pair}}
+    values = [np.zeros(0)]
+    with torch.inference_mode():
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            part = pairs[start : start + PAIRS_AT_ONCE]
+            one, other = (torch.stack([squares[pair[side]] for pair in part]) for side in (0, 1))
+            values.append(net(one, other).reshape(-1).double().numpy())
+    return np.concatenate(values)
+
+
+def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
+    """Match a data set's memes with CM50's templates; says what is missing.
+
+    Needs both data sets; memes without a picture that can be read take no part. For MemeCap the title of the
+    post stands for the text on the meme, as in the paper's code, which looks among all templates of a
+    KnowYourMeme dump that it does not publish: among fewer, the nearest is farther.
+    """
+    if missing := data.lacks(dataset, "cm50"):
+        print(missing)
+        return None
+    below = data_sets.pictures_below(data_sets.picture_folder(run.profile))
+    there = {path.name: path for path in below.values()}
+    memes = data_sets.memes_of(data.found, dataset)
+    instances = [
+        Instance(meme.image, there[meme.image], next(iter(meme.image_captions), ""), meme.text or meme.title)
+        for meme in memes
+        if meme.image in there and data_sets.is_readable(there[meme.image])
+    ]
+    print(f"{len(instances)} memes with a picture, {len(memes) - len(instances)} without")
+    settings, base = run.profile.cm50.matching, data.found["cm50"].path
+    templates = [
+        Instance(info.template, base / info.picture, info.about)
+        for info in data.infos
+        if info.picture and data_sets.is_readable(base / info.picture)
+    ]
+    return match(instances, templates, run.clip(settings.clip), RULES[settings.thresholds])
+
+
+def match(
+    instances: Sequence[Instance],
+    templates: Sequence[Instance],
+    encoder: DualEncoder,
+    rules: Sequence[Rule] = RULES["code"],
+) -> Matches:
+    """Match memes with templates, whose caption is what they mean.
+
+    Where a model is not here, `not_computed` says what to give.
+    """
+    images = {one.name: one.image for one in (*instances, *templates)}
+    done = Matches(pd.DataFrame(columns=PAIRS), images)
+    if not instances or not templates:
+        return done._replace(not_computed=f"{NOT_COMPUTED}: no picture of a meme, or none of a template")
+    try:
+        pairs = pd.concat([_stage_one(rule, instances, templates, encoder) for rule in rules])
+        near = pairs.loc[pairs["near"], ["instance", "template"]].drop_duplicates()
+        done = done._replace(pairs=pairs.assign(lpips=np.nan, kept=False), model=encoder.name)
+        both = [(images[one], images[other]) for one, other in near.itertuples(index=False)]
+        pairs = pairs.merge(near.assign(lpips=lpips_distances(both)), how="left")
+    except (ModelMissing, RecordingMiss) as error:
+        return done._replace(not_computed=f"{NOT_COMPUTED}: {error}")
+    limits = pairs["variant"].map({rule.variant: rule.lpips for rule in rules})
+    return done._replace(pairs=pairs.assign(kept=pairs["near"] & (pairs["lpips"] < limits))[PAIRS])
+
+
+def _stage_one(
+    rule: Rule, instances: Sequence[Instance], templates: Sequence[Instance], encoder: DualEncoder
+) -> pd.DataFrame:
+    """The nearest template of each meme."""
+    blank = encoder.encode_images([one.image for one in templates])
+    if rule.variant == "ocr_cosine":
+        texts = encoder.encode_texts([one.ocr for one in instances])
+        cosines = normalise(texts) @ normalise(blank).T
+        index, value = cosines.argmax(1), cosines.max(1)
+        near = value >= rule.limit
+    else:
+        abouts = encoder.encode_texts([one.caption for one in templates])
+        seen = encoder.encode_images([one.image for one in instances])
+        # Where no caption is, the OCR text: so did Bates et al.
+        texts = encoder.encode_texts([one.caption or one.ocr for one in instances])
+        index, value = nearest(combine(seen, texts, rule.variant), combine(blank, abouts, rule.variant))
+        near = value <= rule.limit
+    names = [templates[place].name for place in index]
+    rows = {"instance": [one.name for one in instances], "template": names, "variant": rule.variant}
+    return pd.DataFrame({**rows, "distance": value, "near": near})
+
+
+def combine(images: np.ndarray, texts: np.ndarray, variant: str) -> np.ndarray:
+    """One row for image and text, both [n, d] as CLIP projects them.
+
+    `concatenated`: one behind the other, [n, 2d]. `fancy_fusion`: the mean of the two rows at unit length,
+    which the code of Bates et al. calls `fancy`; we read the paper's "fancy fusion embedding" so, because
+    its limit of 1 fits distances from 0 to 2.
+    """
+    if variant == "concatenated":
+        return np.hstack([images, texts])
+    return (normalise(images) + normalise(texts)) / 2
+
+
+def nearest(queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of the nearest row for each query, and the Euclidean distance; the first of equally near ones."""
+    from scipy.spatial.distance import cdist
+
+    distances = cdist(queries, rows)
+    return distances.argmin(1), distances.min(1)
+
+
+def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd.DataFrame:
+    """Pairs that any variant kept, each once, with what a person said of them in `confirmed` (None: nothing).
+
+    The profile names the sheet's CSV by `cm50.matching.confirmed` or `confirmed_figmemes`; `DataSetError`
+    names a row of it that is of no pair, or neither keep nor reject.
+    """
+    if matches is None:
+        return pd.DataFrame(columns=["instance", "template", "variant", "distance", "lpips", "confirmed"])
+    kept = matches.pairs[matches.pairs["kept"].astype(bool)].groupby(
+        ["instance", "template"], as_index=False, sort=False
+    )
+    pairs = kept.agg(variant=("variant", ", ".join), distance=("distance", "first"), lpips=("lpips", "first"))
+    pairs["confirmed"] = None
+    given = getattr(
+        run.profile.cm50.matching, "confirmed" if dataset == "memecap" else f"confirmed_{dataset}"
+    )
+    if not given or pairs.empty:
+        return pairs
+    file = paths.user_path(given)
+    try:
+        table = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        said = table[["instance", "template", "action"]].map(files.unguarded)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataSetError(f"{file} is no CSV of a confirmation sheet ({error}): save it anew") from error
+    place = {pair: i for i, pair in enumerate(zip(pairs["instance"], pairs["template"], strict=True))}
+    for line, (*pair, action) in enumerate(said.itertuples(index=False), start=2):
+        if tuple(pair) not in place or action not in ("keep", "reject"):
+            raise DataSetError(f"{file.name} line {line}: {(*pair, action)} is no pair to keep or reject")
+        pairs.loc[place[tuple(pair)], "confirmed"] = action == "keep"
+    return pairs
+
+
+def match_counts(run: Run, matches: Matches, confirmed: pd.DataFrame, dataset: DataSet) -> pd.DataFrame:
+    """Pairs left after each step, beside the paper's, which stands there only where its CLIP was used.
+
+    What was not computed says so in place of a number.
+    """
+    missing, rows = matches.not_computed, []
+    for rule in RULES[run.profile.cm50.matching.thresholds]:
+        mine = matches.pairs[matches.pairs["variant"] == rule.variant]
+        sign = "cosine at least" if rule.variant == "ocr_cosine" else "distance at most"
+        near = int(mine["near"].sum()) if len(mine) else missing
+        rows.append((f"{rule.variant}: {sign} {rule.limit:g}", near, ""))
+        rows.append((f"{rule.variant}: LPIPS below {rule.lpips:g}", missing or int(mine["kept"].sum()), ""))
+    rows.append(("pairs of all variants", missing or len(confirmed), ""))
+    looked = confirmed["confirmed"].dropna()
+    text = f"{int(looked.sum())} ({len(looked)} looked at)" if len(looked) else "nobody looked yet"
+    usual = run.profile.cm50.matching.clip.partition("@")[0] == PAPER_CLIP
+    paper = PAPER_PAIRS[dataset] if usual else "another model: none"
+    rows.append(("confirmed by a person", missing or text, paper))
+    return pd.DataFrame(rows, columns=["step", "pairs", "paper"]).set_index("step")
+
+
+def write_match_sheet(target: Path, dataset: DataSet, matches: Matches, confirmed: pd.DataFrame) -> Path:
+    """Write the confirmation sheet, one HTML file that holds all it shows; returns `target`.
+
+    What it saves `confirmed_matches` reads. Pictures are embedded, some 20 KB each, so the page can be mailed
+    to whoever is to look.
+    """
+    thumbnail = cache(lambda name: pictures.thumbnail(matches.images[name], SHEET_SIDE))
+    rows = [(pair, thumbnail(pair.instance), thumbnail(pair.template)) for pair in confirmed.itertuples()]
+    page = files.templates().get_template("matching_sheet.html.j2")
+    files.write_text(target, page.render(name=TITLES[dataset], rows=rows, model=matches.model))
+    return target

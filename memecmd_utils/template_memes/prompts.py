@@ -1,0 +1,328 @@
+"""The prompts of CM50 by name: Table 5, and the rows of Tables 9, 10 and 11 (2501.13851, Appendices A to E).
+
+`data/paper/cm50_prompts.csv` lists all rows with the scores that the paper prints; a row without a file is
+one whose prompt it only names. Rows that differ only in the data or in the context share a file
+`prompts/template_<file>.j2`. Tasks, order, labels and JSON keys are the paper's, the wording is ours.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+
+import pandas as pd
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+
+from memecmd_utils.files import paths
+from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm import replies
+from memecmd_utils.llm.messages import Image, Message, Reply
+from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
+from memecmd_utils.settings import ProfileError
+from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
+
+DEVICES = (
+    "sarcasm", "allegory", "alliteration", "allusion", "amplification", "anagram", "analogy",
+    "anthropomorphism", "antithesis", "chiasmus", "circumlocution", "euphemism", "hyperbole", "imagery",
+    "metaphor", "onomatopoeia", "oxymoron", "paradox", "personification", "portmanteau", "pun", "satire",
+    "simile", "symbolism",
+)  # fmt: skip
+"""The 24 devices that the captioning prompt offers (Table 5), in its order."""
+SIX_DEVICES = ("allusion", "exaggeration", "irony", "anthropomorphism", "metaphor", "contrast")
+"""The six devices that the prompts of Tables 7 and 8 define, in their order."""
+TWELVE_DEVICES = (
+    "irony", "sarcasm", "anthropomorphism", "personification", "contrast", "paradox", "oxymoron", "metaphor",
+    "simile", "exaggeration", "amplification", "allusion",
+)  # fmt: skip
+"""The 12 labels of the published annotation: Table 12's left column down to allusion, without antithesis."""
+EMOTIONS = (
+    "fear", "anger", "joy", "sadness", "surprise", "disgust", "guilt", "contempt", "shame", "embarrassment",
+    "envy", "jealousy", "love", "hate", "interest",
+)  # fmt: skip
+"""The 15 emotion words of Table 5."""
+NONE = "none"
+"""The word for "nothing fits", among devices and among emotions."""
+
+# Hyperbole is offered by Table 5 and stands in no row of Table 12; the definitions of Tables 7 and 8 call
+# exaggeration similar to it. Antithesis stands in two rows; here the last one counts, which disregards it.
+TABLE_12: dict[str, str | None] = {
+    **dict.fromkeys(DEVICES),
+    "irony": "irony", "sarcasm": "irony",
+    "anthropomorphism": "anthrop", "personification": "anthrop",
+    "contrast": "contrast", "paradox": "contrast", "oxymoron": "contrast",
+    "metaphor": "metaphor", "simile": "metaphor",
+    "exaggeration": "exaggeration", "amplification": "exaggeration", "hyperbole": "exaggeration",
+    "allusion": "allusion",
+}  # fmt: skip
+"""Device -> label of FigMemes, None where it has none."""
+SPELLINGS = {"anthrop": "anthropomorphism", "n/a": NONE, "": NONE}
+
+
+class Words(NamedTuple):
+    """Known devices in lower case, each once, in the order given, and words that are none, as given."""
+
+    labels: list[str]
+    unknown: list[str]
+
+
+def word(text: str) -> str:
+    """A label as it is compared: lower case, without blanks, quotes or a full stop around it."""
+    bare = re.sub(r"^[\W_]+|[\W_]+$", "", text).lower()
+    return SPELLINGS.get(bare, bare)
+
+
+def normalise(words: Iterable[str]) -> Words:
+    """Sort an annotator's words into known devices and others; "none" is dropped."""
+    words = dict.fromkeys(words)
+    labels = dict.fromkeys(label for text in words if (label := word(text)) in TABLE_12)
+    return Words(list(labels), [text for text in words if word(text) not in {*TABLE_12, NONE}])
+
+
+def to_figmemes(labels: Iterable[str]) -> list[str]:
+    """Map devices to the labels of FigMemes (Table 12); words that are no device count as nothing."""
+    mapped = {TABLE_12[device] for device in normalise(labels).labels}
+    return [label for label in FIGMEMES_LABELS if label in mapped]
+
+
+LEAST_WORDS = 4
+"""Words that an image caption or meme caption needs, as in the paper's code; a Chinese character is one."""
+
+
+def _long_enough(text: str) -> str:
+    if len(re.findall(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+", text)) < LEAST_WORDS:
+        raise ValueError(f"needs at least {LEAST_WORDS} words")
+    return text
+
+
+def _one_of(*offered: str) -> Any:
+    """A type: a word on offer, in any case; the schema lists them."""
+
+    def check(text: str) -> str:
+        # Checked and kept as it was said: what a repaired reply says must stand in its text.
+        if word(text) not in offered:
+            raise ValueError(f"{text[:40]!r} is none of: {', '.join(offered)}")
+        return text
+
+    return Annotated[str, AfterValidator(check), WithJsonSchema({"type": "string", "enum": list(offered)})]
+
+
+Sentence = Annotated[Text, AfterValidator(_long_enough)]
+Device, Emotion = _one_of(*DEVICES, NONE), _one_of(*EMOTIONS, NONE)
+OneOfSix, OneOfSixOrNone = _one_of(*SIX_DEVICES), _one_of(*SIX_DEVICES, NONE)
+OneOfTwelve, OneOfTwelveOrNone = _one_of(*TWELVE_DEVICES), _one_of(*TWELVE_DEVICES, NONE)
+YesOrNo = _one_of("yes", "no")
+
+
+class TemplateReply(BaseModel):
+    """Base of all replies. The keys are those of CM50's records and of the paper's prompts, blanks and all.
+
+    A word that is not on offer makes a reply unusable, so that it is asked for again; what is on offer stands
+    in the schema.
+    """
+
+    # Checks of texts compare keys of the reply with keys of the model: both are the aliases.
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    def labels(self) -> list[str]:
+        """The literary devices that the reply supports, each once; `NONE` is none of them."""
+        return normalise(self.devices).labels
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of `MemeReading` by name."""
+        said = {READING[name]: value.strip() for name, value in self if name in READING}
+        return said | {"literary_devices": self.labels()}
+
+
+READING = {"elaboration": "image_caption", "detected": "embedded_text", "meaning": "meme_caption"}
+"""Fields of `MemeReading` that hold texts of a reply as they are."""
+
+
+class FiveTasksReply(TemplateReply):
+    """The explanation and the five tasks of Table 5, GPT-4o's form: words from the lists."""
+
+    explanation: Text
+    elaboration: Sentence = Field(alias="visual elaboration")
+    detected: str = Field(alias="detected text")
+    meaning: Sentence = Field(alias="meaning of the meme")
+    devices: Device = Field(alias="literary device")
+    emotion: Emotion = Field(alias="emotion word")
+
+    def fields(self) -> dict[str, Any]:
+        """All five."""
+        return super().fields() | {"emotion": word(self.emotion)}
+
+    def labels(self) -> list[str]:
+        """The one word, or those of LLaVA's form as they were said."""
+        several = [self.devices] if word(self.devices) == NONE else re.split("[,;/]", self.devices)
+        return [label for label in dict.fromkeys(map(word, several)) if label != NONE]
+
+
+class FreeWordsReply(FiveTasksReply):
+    """The same in LLaVA's form (Table 5): no list is given, any word will do."""
+
+    devices: Text = Field(alias="literary device")
+    emotion: Text = Field(alias="emotion word")
+
+
+class DevicesReply(TemplateReply):
+    """The six labels of FigMemes alone (Table 7, few-shot examples)."""
+
+    devices: list[OneOfSixOrNone] = Field(alias="literary device")
+
+
+class BaselineReply(TemplateReply):
+    """The text, the explanation, and the six labels that follow from it (Table 7, baseline)."""
+
+    detected: str = Field(alias="detected text")
+    explanation: Text
+    devices: list[OneOfSixOrNone] = Field(alias="literary device")
+
+
+class SixCompared(BaseModel):
+    """A label of six held against the meme: whether it could explain it."""
+
+    label: OneOfSix
+    why: str
+    explains: YesOrNo
+
+
+class TwelveCompared(SixCompared):
+    """A label of twelve."""
+
+    label: OneOfTwelve
+
+
+class ThreeStepReply(TemplateReply):
+    """Three-step reasoning (Table 8) over six labels: choose, extract, compare one by one, conclude.
+
+    The labels of the reading are worked out from the second and third step: those that were inferred from
+    the meme and that, held against it, could explain it ("validated from both directions"). What the reply
+    concludes is not trusted to be that. A label that was extracted and not compared makes it unusable.
+    """
+
+    chosen: list[OneOfSixOrNone] = Field(alias="multiple choice")
+    extracted: list[OneOfSixOrNone] = Field(alias="extraction of answer")
+    compared: list[SixCompared] = Field(alias="choice by choice comparison")
+    devices: list[OneOfSixOrNone] = Field(alias="literary device")
+
+    @model_validator(mode="after")
+    def _all_compared(self) -> "ThreeStepReply":
+        missing = sorted(set(normalise(self.extracted).labels) - {word(c.label) for c in self.compared})
+        if missing:
+            raise ValueError(f"no choice by choice comparison of: {', '.join(missing)}")
+        return self
+
+    def labels(self) -> list[str]:
+        """The devices that hold in both directions; a label that is compared twice has to hold twice."""
+        refuted = {word(c.label) for c in self.compared if word(c.explains) != "yes"}
+        return [label for label in normalise(self.extracted).labels if label not in refuted]
+
+
+class ThreeStep12Reply(ThreeStepReply):
+    """Three-step reasoning over the 12 labels of the published annotation."""
+
+    chosen: list[OneOfTwelveOrNone] = Field(alias="multiple choice")
+    extracted: list[OneOfTwelveOrNone] = Field(alias="extraction of answer")
+    compared: list[TwelveCompared] = Field(alias="choice by choice comparison")
+    devices: list[OneOfTwelveOrNone] = Field(alias="literary device")
+
+
+def parse(reply: Reply, schema: type[TemplateReply]) -> dict[str, Any]:
+    """Fields of a `MemeReading` from a reply; raises `UnusableReply` with what is wrong."""
+    return replies.structured(reply, schema).fields()
+
+
+class Form(NamedTuple):
+    """What a prompt file asks for, and the labels on offer (none where any word may be given)."""
+
+    kind: str
+    schema: type[TemplateReply]
+    devices: tuple[str, ...] = ()
+    sees: bool = True
+    """Whether the meme's picture is shown, where there is one; else its text alone."""
+
+
+FORMS = {
+    "gpt4o": Form("five tasks", FiveTasksReply, DEVICES),
+    "llava": Form("five tasks", FreeWordsReply),
+    "baseline": Form("literary devices", BaselineReply, SIX_DEVICES),
+    "baseline_definitions": Form("literary devices", BaselineReply, SIX_DEVICES),
+    "few_shot_ocr_pairs": Form("literary devices", DevicesReply, SIX_DEVICES, sees=False),
+    "three_step": Form("literary devices", ThreeStepReply, SIX_DEVICES),
+    "three_step_12": Form("literary devices", ThreeStep12Reply, TWELVE_DEVICES),
+}
+METRICS = {5: "votes with context", 9: "macro F1", 10: "BLEURT, best match", 11: "macro F1"}
+"""What the published score of a prompt is, by table."""
+
+
+class PromptSpec(NamedTuple):
+    """A row of Tables 5, 9, 10 or 11, and the prompt that stands for it; the fields are the CSV's columns."""
+
+    name: str
+    table: int
+    row: str
+    """As it is printed, "prompt type: details"; of Table 5 the model."""
+    file: str
+    """Empty where the paper only names the prompt."""
+    context: str
+    """Whether the row has the template's "about" text: yes, no or both."""
+    measured_on: str
+    published: float
+
+    @property
+    def form(self) -> Form:
+        """What its file asks for."""
+        return FORMS[self.file]
+
+    def gives_context(self, wanted: bool) -> bool:
+        """Whether it asks with context: where that is wanted, and the row is not one without."""
+        return wanted and self.context != "no"
+
+
+@cache
+def paper_rows() -> tuple[PromptSpec, ...]:
+    """All rows of the paper's tables, in their order."""
+    table = pd.read_csv(paths.data / "paper" / "cm50_prompts.csv", keep_default_na=False)
+    return tuple(PromptSpec(*row) for row in table.itertuples(index=False))
+
+
+def prompt(name: str) -> PromptSpec:
+    """The prompt of a name; `ProfileError` lists those that there are."""
+    known = {spec.name: spec for spec in paper_rows() if spec.file}
+    if name not in known:
+        raise ProfileError(f"no prompt {name!r} for template memes; there are: {', '.join(known)}")
+    return known[name]
+
+
+def message(
+    spec: PromptSpec, meme: TemplateMeme, info: TemplateInfo | None, context: bool, image: Image | None
+) -> Message:
+    """What is asked about one meme.
+
+    With `context` the template's "about" text is given, or it is said that there is none; a row without
+    context never has it. Without `image` the model gets the template's name and the texts on the meme
+    instead. Names, texts and "about" are fenced: they come from outside.
+    """
+    form, with_context = spec.form, spec.gives_context(context)
+    written = meme.text or "(no text is known)"
+    seen = [image] if image is not None and form.sees else []
+    text = llm_prompts.render(
+        f"template_{spec.file}",
+        about=info.about.strip() if with_context and info is not None else "",
+        with_context=with_context,
+        has_image=bool(seen),
+        text_only=not form.sees,
+        known=f"Template: {meme.template}\n{written}" if form.sees else written,
+        devices=form.devices,
+        emotions=EMOTIONS,
+        fence=llm_prompts.fence,
+    )
+    return Message(role="user", text=text, images=seen)
+
+
+def prompt_table() -> pd.DataFrame:
+    """All prompts by name, in the order of the paper's tables, with the scores it prints."""
+    specs = [spec for spec in paper_rows() if spec.file]
+    table = pd.DataFrame(specs).drop(columns="file")
+    table.insert(3, "asks for", [spec.form.kind for spec in specs])
+    return table.assign(metric=table["table"].map(METRICS)).set_index("name")

@@ -1,0 +1,396 @@
+"""Meme-text retrieval: exact ranks and R@K in both directions, and Tables 2 to 4 (2501.13851, Section 4).
+
+A query ranks all candidates of the other side by cosine; it hits at K if a right candidate is among the first
+K. What is right depends on the counting: the paper's code knows the meme's own text only. A row of the paper
+is filled by the model that its makers published under that name, or by weights tuned from it; every other
+model stands under its own name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from memecmd_utils import fetch, statistics
+from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.embedders import DualEncoder, ModelMissing
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.recordings import RecordingMiss, normalise
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
+from memecmd_utils.settings import MtrclipSettings
+from memecmd_utils.template_memes import data_sets, tuning
+from memecmd_utils.template_memes.tuning import Pair, Tuned
+
+KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
+"""The texts of Tables 3 and 4, in their order."""
+BOTH = "both"
+"""The mean of text-to-meme (T2M) and meme-to-text (M2T): what Tables 3 and 4 hold."""
+KS = (1, 5, 10)
+MEASURES = (*(f"R@{k}" for k in KS), "Mean")
+"""`Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean."""
+TIE = np.float32(1e-6)
+"""Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
+ROWS = 256
+"""Queries that are ranked at a time."""
+PAPER_MODELS = {
+    "kakaobrain/align-base": "ALIGN-base",
+    "openai/clip-vit-base-patch32": "CLIP-ViT-B/32",
+    "openai/clip-vit-large-patch14-336": "CLIP-ViT-L/14@336px",
+}
+"""Hub names of the models of Table 2, and their rows."""
+TUNED = {"ALIGN-base": "Fine-tuned ALIGN", "CLIP-ViT-L/14@336px": "Fine-tuned CLIP"}
+"""Rows of Table 2 that hold tuned weights, by what was tuned."""
+BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}
+"""Rows of Tables 3 and 4: whether the model was tuned."""
+NOT_COMPUTED = "not computed here"
+Key = tuple[str, str]
+"""Counting and direction."""
+
+
+class DataMissing(MemecmdError, RuntimeError):
+    """Data that cannot be had here. The message is one sentence that a table can print in its place."""
+
+
+class RetrievalItem(NamedTuple):
+    """A meme, its picture's file, and its texts by kind; a kind may have several texts or none."""
+
+    meme_id: str
+    image: Path
+    template: str
+    """Empty where it is not known: then the meme counts as a template of its own."""
+    texts: Mapping[str, Sequence[str]]
+
+    def text(self, kind: str) -> str:
+        """The first text of a kind that is not blank, as the paper's code takes it; else empty."""
+        return next(filter(str.strip, self.texts.get(kind, ())), "")
+
+
+class Gallery(NamedTuple):
+    """Memes that have a text of one kind, and these texts: text i belongs to image i."""
+
+    images: tuple[Path, ...]
+    templates: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    @property
+    def clusters(self) -> list[str]:
+        """Each meme's template, what intervals are over; a meme without one is a template of its own."""
+        return [name or f"\0{i}" for i, name in enumerate(self.templates)]
+
+    def labels(self) -> dict[str, np.ndarray]:
+        """By counting integers [memes]; candidates with the query's own are right.
+
+        `pair`: the meme's own text alone (the paper's diagonal); `same text`: every equal text, but for
+        blanks; `template`: any meme of the template, left out where none is known.
+        """
+        keys = {
+            "pair": list(range(len(self.images))),
+            "same text": [" ".join(text.split()) for text in self.texts],
+            **({"template": self.clusters} if any(self.templates) else {}),
+        }
+        return {name: np.unique(of, return_inverse=True)[1] for name, of in keys.items()}
+
+
+def gallery(items: Sequence[RetrievalItem], kind: str) -> Gallery:
+    """Take one kind of text, the first of each item; items whose texts are blank are left out."""
+    chosen = [(item.image, item.template, text) for item in items if (text := item.text(kind))]
+    return Gallery(*zip(*chosen, strict=True)) if chosen else Gallery((), (), ())
+
+
+class Ranks(NamedTuple):
+    """Of every query [queries], in relation to its best right candidate."""
+
+    above: np.ndarray
+    """Wrong candidates with a higher cosine,"""
+    level: np.ndarray
+    """all candidates with the same one,"""
+    right: np.ndarray
+    """and the right ones among these."""
+
+    def hits(self, k: int) -> np.ndarray:
+        """The probability that each query hits at `k`, where equal candidates come in random order.
+
+        So a model that gives all candidates the same vector scores k/N.
+        """
+        from scipy.special import comb
+
+        places = np.clip(k - self.above, 0, self.level)
+        return 1 - comb(self.level - self.right, places) / comb(self.level, places)
+
+
+def rank_all(texts: np.ndarray, images: np.ndarray, pairs: Gallery) -> dict[Key, Ranks]:
+    """Rank every text's memes and every meme's texts, in all countings: exact, `ROWS` queries at a time.
+
+    `texts` and `images` [memes, dim] need no unit length, but finite numbers.
+    """
+    if not np.isfinite(texts).all() or not np.isfinite(images).all():
+        raise ValueError("a vector is not finite: the model's weights are broken")
+    texts, images = (normalise(np.asarray(rows, dtype=np.float32)) for rows in (texts, images))
+    ranks = {}
+    for counting, labels in pairs.labels().items():
+        for direction, queries, candidates in (("T2M", texts, images), ("M2T", images, texts)):
+            counts = []
+            for start in range(0, len(queries), ROWS):
+                scores = queries[start : start + ROWS] @ candidates.T
+                is_right = labels[start : start + ROWS, None] == labels
+                best = np.where(is_right, scores, -np.inf).max(axis=1, keepdims=True)
+                level = np.abs(scores - best) <= TIE
+                above = (scores > best + TIE) & ~is_right
+                counts.append([found.sum(axis=1) for found in (above, level, level & is_right)])
+            ranks[counting, direction] = Ranks(*np.concatenate(counts, axis=1))
+    return ranks
+
+
+class Ranking(NamedTuple):
+    """All ranks of one kind of text under one encoder."""
+
+    gallery: Gallery
+    ranks: Mapping[Key, Ranks]
+
+    def hits(self) -> dict[Key, np.ndarray]:
+        """Hits of every query at each K, and their mean: [queries, 4]."""
+        hits = {key: np.stack([ranks.hits(k) for k in KS], axis=1) for key, ranks in self.ranks.items()}
+        return {key: np.column_stack([rows, rows.mean(axis=1)]) for key, rows in hits.items()}
+
+
+def evaluate(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> dict[str, Ranking]:
+    """Rank the memes and texts of every kind that any item has."""
+    files = list(dict.fromkeys(item.image for item in items))
+    rows, place, rankings = encoder.encode_images(files), {file: i for i, file in enumerate(files)}, {}
+    for kind in KINDS:
+        if (pairs := gallery(items, kind)).texts:
+            images = rows[[place[file] for file in pairs.images]]
+            rankings[kind] = Ranking(pairs, rank_all(encoder.encode_texts(pairs.texts), images, pairs))
+    return rankings
+
+
+def _table(kind: str, pairs: Gallery, values: Mapping[Key, np.ndarray], seed: int | None) -> pd.DataFrame:
+    """Means of the columns of `values` with 95 % intervals over templates; `seed`: of differences, for p."""
+    means, rows = {key: statistics.mean(of, pairs.clusters) for key, of in values.items()}, []
+    for counting in [counting for counting, direction in values if direction == "T2M"]:
+        both = zip(means[counting, "T2M"], means[counting, "M2T"], strict=True)
+        means[counting, BOTH] = statistics.LeftOut(*((one + other) / 2 for one, other in both))
+    for key, mean in means.items():
+        cells = [mean.value, *statistics.interval(mean, statistics.SHARE if seed is None else None)]
+        if seed is not None:
+            rng = statistics.rng(seed, "meme-text retrieval", kind, *key)
+            cells.append(statistics.sign_flip_p(mean, 0.0, rng))
+        sizes = len(pairs.images), mean.clusters[0]
+        rows += [(kind, *key, *row, *sizes) for row in zip(MEASURES, *cells, strict=True)]
+    middle = ["value", "low", "high"] if seed is None else ["difference", "low", "high", "p"]
+    return pd.DataFrame(rows, columns=["text", "counting", "direction", "measure", *middle, "n", "clusters"])
+
+
+def recalls(rankings: Mapping[str, Ranking]) -> pd.DataFrame:
+    """R@K with intervals: a row a kind of `text`, `counting`, `direction` and `measure`.
+
+    `n` counts memes, `clusters` templates.
+    """
+    frames = [_table(kind, ranking.gallery, ranking.hits(), None) for kind, ranking in rankings.items()]
+    return pd.concat(frames or [_table("", Gallery((), (), ()), {}, None)], ignore_index=True)
+
+
+def differences(tuned: Mapping[str, Ranking], base: Mapping[str, Ranking], seed: int) -> pd.DataFrame:
+    """R@K of `tuned` minus that of `base`, paired by query, of the same memes and texts; `seed` is for p."""
+    frames = [_table("", Gallery((), (), ()), {}, seed)]
+    for kind, ranking in tuned.items():
+        before = base[kind].hits()
+        gaps = {key: hits - before[key] for key, hits in ranking.hits().items()}
+        frames.append(_table(kind, ranking.gallery, gaps, seed))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what came of measuring it: rankings by kind of text, or a note why there are none."""
+
+    label: str
+    """Its row in Table 2; of a model that is none of those, its own name."""
+    name: str
+    """Hub name or folder."""
+    base: str = ""
+    """Label of what was tuned."""
+    selection: str = ""
+    """Of tuned weights: which R@1 picked the epoch."""
+    weights: str = ""
+    """Name and revision of what was measured."""
+    rankings: Mapping[str, Ranking] = field(default_factory=dict, repr=False)
+    note: str = ""
+
+
+def models_of(settings: MtrclipSettings, tuned: Tuned | None = None) -> list[Model]:
+    """The models of a profile; `tuned`: what `tune` made."""
+    names = dict.fromkeys([*settings.baselines, settings.model])
+    models = [Model(PAPER_MODELS.get(name.partition("@")[0], Path(name).name), name) for name in names]
+    if tuned is not None:
+        base = next(model.label for model in models if model.name == settings.model)
+        label = TUNED.get(base, f"fine-tuned {base}")
+        models.append(Model(label, str(tuned.folder), base, settings.selection))
+    return models
+
+
+def measure(run: Run, models: Iterable[Model], items: Callable[[Run], list[RetrievalItem]]) -> list[Model]:
+    """Rank the memes of `cm50_items` or `memecap_items` under every model; what cannot be had is a note."""
+    measured = []
+    for model in models:
+        try:
+            shared, encoder = items(run), run.clip(model.name)
+            rankings = evaluate(encoder, shared)
+            measured.append(replace(model, rankings=rankings, weights=encoder.name))
+        except (DataMissing, ModelMissing, RecordingMiss) as error:
+            measured.append(replace(model, note=f"{NOT_COMPUTED}: {error}"))
+    return measured
+
+
+def all_recalls(measured: Iterable[Model]) -> pd.DataFrame:
+    """R@K of all that was computed: `model`, `selection` and `weights` beside the columns of `recalls`."""
+    frames = [recalls({}).assign(model="", selection="", weights="")]
+    for one in (one for one in measured if one.rankings):
+        table = recalls(one.rankings)
+        frames.append(table.assign(model=one.label, selection=one.selection, weights=one.weights))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def tuning_changes(measured: Sequence[Model], seed: int) -> pd.DataFrame:
+    """Tuned minus base, paired by query, with intervals; `seed` is for the p-values."""
+    bases = {one.label: one.rankings for one in measured if one.rankings}
+    frames = [
+        differences(one.rankings, bases[one.base], seed).assign(model=one.label)
+        for one in measured
+        if one.rankings and one.base in bases
+    ]
+    return pd.concat(frames or [differences({}, {}, seed)], ignore_index=True)
+
+
+def paper_table(number: int, measured: Sequence[Model]) -> pd.DataFrame:
+    """Table 2, 3 or 4 as printed, each cell beside the one computed here with its interval, a row each.
+
+    Table 2 is R@1 of meme captions in both directions, Tables 3 and 4 are R@K by kind of text, both
+    directions together. What was not computed has no value, and a `note` that says why.
+    """
+    printed = pd.read_csv(paths.data / "paper" / f"mtrclip_table{number}.csv")
+    if number == 2:
+        printed = printed.melt("model", var_name="direction", value_name="paper")
+        printed = printed.assign(direction=printed["direction"].str.upper(), text=KINDS[0], measure="R@1")
+    else:
+        printed = printed.assign(model=printed["fine_tuned"].map(BY_TEXT), direction=BOTH)
+        keys = ["model", "text", "direction"]
+        printed = printed.melt(keys, MEASURES, var_name="measure", value_name="paper")
+    found = all_recalls(measured)
+    found = found[found["counting"] == "pair"].drop(columns=["counting", "clusters"])
+    table = printed.merge(found, how="left", on=["model", "text", "direction", "measure"])
+    notes = {one.label: one.note for one in measured}
+    absent = f"{NOT_COMPUTED}: it is none of mtrclip.baselines, or nothing was tuned (mtrclip.tune)"
+    why = table["model"].map(lambda label: notes.get(label) or absent)
+    return table.assign(note=why.where(table["value"].isna(), ""))
+
+
+def printed_table(table: pd.DataFrame, by: str, names: Sequence[str]) -> pd.DataFrame:
+    """A table of `paper_table` in the paper's form; `names`: values of the column `by`, two columns each."""
+    here = [statistics.format_interval(row, "value", 3) for row in table.to_dict("records")]
+    table = table.assign(here=here).set_index(["model", "text"])
+    parts = {name: table[table[by] == name] for name in names}
+    columns = {f"{name} {side}": part[side] for name, part in parts.items() for side in ("paper", "here")}
+    return pd.DataFrame({**columns, "note": parts[names[0]]["note"]}).reset_index()
+
+
+def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
+    """Memes of notebook 07 with a reading and a picture, of one part of the split.
+
+    The embedded text is what the record of Imgflip says, as in the paper's code (`ocr`).
+    """
+    memes = {meme.meme_id: meme for meme in run.load(TemplateMeme) if meme.split == split}
+    found = []
+    for reading in run.load(MemeReading):
+        if meme := memes.get(reading.meme_id):
+            texts = (reading.meme_caption, reading.image_caption, meme.text, meme.title)
+            by_kind = {kind: [text] for kind, text in zip(KINDS, texts, strict=True)}
+            found.append((meme.meme_id, meme.meme_id, meme.template, by_kind))
+    return _pictured(run, found, "the annotated template memes")
+
+
+def memecap_items(run: Run) -> list[RetrievalItem]:
+    """Memes of MemeCap's test set with a picture."""
+    source = fetch.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
+    if source.path is None:
+        raise DataMissing(f"{source.source.title} is not here ({source.why})")
+    found = [
+        (meme.name, Path(meme.image).stem, "",
+         {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions, "title": [meme.title]})
+        for meme in data_sets.read_memecap(source.path)
+    ]  # fmt: skip
+    return _pictured(run, found, "the memes of MemeCap")
+
+
+def _pictured(run: Run, found: Iterable[tuple], what: str) -> list[RetrievalItem]:
+    """Items whose pictures are in the folder of pictures and can be read."""
+    there = data_sets.pictures_below(data_sets.picture_folder(run.profile))
+    items = [RetrievalItem(meme, there[file], *rest) for meme, file, *rest in found if file in there]
+    if not (readable := [item for item in items if data_sets.is_readable(item.image)]):
+        raise DataMissing(f"none of {what} has a picture here (mtrclip.images=DIR, or mtrclip.fetch=N)")
+    return readable
+
+
+def tune(run: Run) -> Tuned | None:
+    """Tune the profile's CLIP on CM50's training part, or say why not.
+
+    Validation is CM50's, the test set MemeCap's captions where its pictures are there.
+    """
+    settings = run.profile.mtrclip
+    if not settings.tune:
+        print(f"{NOT_COMPUTED}: mtrclip.tune is off; at full size it takes a GPU for hours")
+        return None
+
+    def pairs(items: Iterable[RetrievalItem], kind: str) -> list[Pair]:
+        return [Pair(item.image, text) for item in items if (text := item.text(kind))]
+
+    try:
+        train, validation = (pairs(cm50_items(run, part), settings.text) for part in ("train", "validation"))
+        sets = {"validation": validation}
+        try:
+            sets["test"] = pairs(memecap_items(run), "meme_caption")
+        except DataMissing as error:
+            print(f"no test set: {error}")
+        if len(train) < 2 or not all(sets.values()) or tuning.SETS[settings.selection] not in sets:
+            raise DataMissing("there are too few pairs to tune on, or none of the set that picks the epoch")
+        return tuning.tune(train, sets, settings, run.folder / "mtrclip", run.profile.seed)
+    except (DataMissing, ModelMissing) as error:
+        print(f"{NOT_COMPUTED}: {error}")
+        return None
+
+
+def recall_figure(table: pd.DataFrame) -> Figure:
+    """Draw R@1, R@5 and R@10 with 95 % intervals, both directions together.
+
+    `table` is what `all_recalls` gives; a column of panels a kind of text, a row a way of counting: a hit is
+    the meme itself, or any meme of its template.
+    """
+    names, by = [f"R@{k}" for k in KS], {"pair": "the meme itself", "template": "any meme of its template"}
+    frame = table[(table["direction"] == BOTH) & table["measure"].isin(names)]
+    kinds = [kind for kind in KINDS if kind in set(frame["text"])]
+    models = list(dict.fromkeys(frame["model"]))
+    colours, marks = (GREY, BLUE, ORANGE, GREEN, PURPLE, RED), "osD^vP"
+    with style():
+        fig = canvas(2.5 * len(kinds) + 0.8, 5.5)
+        grid = fig.subplots(len(by), len(kinds), sharex=True, sharey=True, squeeze=False)
+        for panels, (counting, hit) in zip(grid, by.items(), strict=True):
+            panels[0].set_ylabel(f"hit: {hit}")
+            for axes, kind in zip(panels, kinds, strict=True):
+                axes.set(ylim=(0, 1.05), title=kind.replace("_", " "))
+                axes.set_xticks(range(len(KS)), names)
+                part = frame[(frame["text"] == kind) & (frame["counting"] == counting)]
+                for place, model in enumerate(models):
+                    rows = part[part["model"] == model]
+                    value, low, high = (rows[name].to_numpy(float) for name in ("value", "low", "high"))
+                    at = np.arange(len(rows)) + 0.16 * (place - (len(models) - 1) / 2)
+                    reach = np.nan_to_num([value - low, high - value]).clip(0)
+                    look = {"color": colours[place % 6], "fmt": marks[place % 6], "capsize": 2}
+                    axes.errorbar(at, value, reach, ms=4.5, lw=1.2, label=model, **look)
+        handles = grid[0, 0].get_legend_handles_labels()
+        fig.legend(*handles, loc="outside lower center", ncols=min(3, len(models)), fontsize=9)
+    return fig

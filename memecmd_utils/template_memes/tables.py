@@ -1,0 +1,254 @@
+"""Figure 4 and Tables 6 and 9 to 11 of 2501.13851: how long readings are, and how good, beside the paper's.
+
+Only readings that a real annotator made are scored; where there are none, or no references, labels or
+weights, a cell says "not computed here" and the column `note` says what to give.
+"""
+
+import html
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from memecmd_utils import statistics
+from memecmd_utils.drawing import BLUE, GREEN, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.embedders import ModelMissing
+from memecmd_utils.files import paths
+from memecmd_utils.schemas import MemeReading, TemplateMeme
+from memecmd_utils.template_memes import data_sets, metrics, prompts
+from memecmd_utils.template_memes.annotation import TEXT_ONLY, reading_counts
+from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
+from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, WIRING, Metric
+from memecmd_utils.template_memes.recall import NOT_COMPUTED
+
+NOT_REAL = ("scripted", "simulated", "made up")
+"""Words in a source that name no real annotator."""
+CLIP_TOKENS = 77
+"""Tokens that CLIP's text tower takes, those of start and end among them."""
+TEXTS = {"meme_caption": BLUE, "image_caption": GREEN, "embedded_text": ORANGE}
+STRAIGHT = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")
+"""What OpenAI's tokenizer has ftfy do before it splits; CM50's readings hold such quotes."""
+ByPrompt = Mapping[str, Sequence[MemeReading]]
+
+
+def votes() -> pd.DataFrame:
+    """Table 6: votes of people for each system's answers to five memes, and their share of the best's."""
+    total = pd.read_csv(paths.data / "paper" / "cm50_table6.csv").iloc[:, 2:].sum()
+    return pd.DataFrame({"votes": total, "share of the best": total / total.max()})
+
+
+def by_prompt(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:
+    """Readings by the name of their prompt: those that a real annotator made and that are not unscored."""
+    by_name: dict[str, list[MemeReading]] = {}
+    for reading in readings:
+        real = not reading.unscored and not any(word in reading.source.lower() for word in NOT_REAL)
+        if real and reading.prompt:
+            by_name.setdefault(reading.prompt, []).append(reading)
+    return by_name
+
+
+def quality_tables(
+    readings: Iterable[MemeReading],
+    memecap: Path | None,
+    labels: Path | None,
+    chosen: Mapping[str, Metric | None],
+) -> dict[int, pd.DataFrame]:
+    """Tables 9, 10 and 11 by number from a run's readings and the user's data, which may be None."""
+    readings_of, references = by_prompt(readings), {}
+    for meme in data_sets.read_memecap(memecap) if memecap else ():
+        references |= dict.fromkeys((meme.name, Path(meme.image).stem), meme.meme_captions)
+    labelled = data_sets.read_labels(labels) if labels else {}
+    truth = {Path(name).stem: devices for name, devices in labelled.items()}
+    return {
+        9: devices_table(9, readings_of, truth),
+        10: table_10(readings_of, references, chosen),
+        11: devices_table(11, readings_of, truth),
+    }
+
+
+def _why_empty(spec: prompts.PromptSpec, here: bool, dataset: str, key: str) -> str:
+    if not spec.file:
+        return "the paper names this prompt and does not print it"
+    needs = "cm50.annotation.evaluate" if here else f"cm50.{key}"
+    return f"no readings by this prompt, or no {dataset}: set {needs}"
+
+
+def table_10(
+    readings_of: ByPrompt, references: Mapping[str, Sequence[str]], chosen: Mapping[str, Metric | None]
+) -> pd.DataFrame:
+    """Table 10: prompt x mode in rows, a column for each metric and one for the paper's number beside it.
+
+    `references`: captions by meme id; several readings of a meme by one prompt are several predictions. Cells
+    are texts: a number, nothing (blank in the paper, too), or why there is none, with more in `note`.
+    """
+    printed = pd.read_csv(paths.data / "paper" / "cm50_table10.csv", index_col=["prompt", "mode"])
+    rows = []
+    for spec in (spec for spec in prompts.paper_rows() if spec.table == 10):
+        captions: dict[str, list[str]] = {}
+        for reading in readings_of.get(spec.name, ()):
+            if reading.meme_caption and references.get(reading.meme_id):
+                captions.setdefault(reading.meme_id, []).append(reading.meme_caption)
+        texts = list(captions.values()), [references[meme] for meme in captions]
+        for mode, names in SUPPORTED.items():
+            row: dict[str, Any] = {"prompt": spec.name, "mode": mode, "memes": len(captions)}
+            notes = [] if captions else [_why_empty(spec, bool(references), "MemeCap", "memecap")]
+            for name in METRICS:
+                row[name] = "" if captions or name not in names else NOT_COMPUTED
+                try:
+                    value = metrics.score(chosen, name, mode, *texts) if captions else None
+                    row[name] = row[name] if value is None else f"{value:.3f}"
+                except ModelMissing as error:
+                    row[name] = WIRING if str(error) == WIRING else NOT_COMPUTED
+                    notes.append(f"{name}: {error}")
+                known = printed[name].get((spec.name, mode), np.nan)
+                row[f"{name} (paper)"] = "" if np.isnan(known) else f"{known:.3f}"
+            rows.append(row | {"note": "; ".join(notes)})
+    return pd.DataFrame(rows)
+
+
+def devices_table(table: int, readings_of: ByPrompt, truth: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Table 9 or 11: macro-F1 of literary devices on FigMemes by prompt, both ways, beside the paper's.
+
+    `truth`: labels by meme, empty where there are none. The paper does not say which of the two ways it
+    prints; its code prints both.
+    """
+    rows = []
+    for spec in (spec for spec in prompts.paper_rows() if spec.table == table):
+        row = {"prompt": spec.name, "details": spec.row, "data": spec.measured_on, "memes": 0}
+        row |= {"macro-F1 per label": NOT_COMPUTED, "macro-F1 flattened": NOT_COMPUTED}
+        row |= {"macro-F1 (paper)": f"{spec.published:.2f}", "note": ""}
+        # Rows on OCR text never show a picture; of the others a reading without one is another prompt.
+        name = spec.name + TEXT_ONLY * bool(spec.file and not spec.form.sees)
+        found = {r.meme_id: r.literary_devices for r in readings_of.get(name, ()) if r.meme_id in truth}
+        if found:
+            row |= {"memes": len(found)} | macro_f1(found, truth)
+        else:
+            row["note"] = _why_empty(spec, bool(truth), "labels of FigMemes", "figmemes_labels")
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def macro_f1(predicted: Mapping[str, Sequence[str]], truth: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Macro-F1 of predicted literary devices by meme, mapped to FigMemes' labels, both ways of the code.
+
+    Per label: mean of the six labels' F1; one without true, predicted or both counts 0. Flattened: all memes
+    x labels in one row of 0 and 1, the mean of the F1 of 1 and the F1 of 0.
+    """
+    from sklearn.metrics import f1_score
+
+    mapped = {meme: prompts.to_figmemes(devices) for meme, devices in predicted.items()}
+    sides = (
+        np.array([[of in some[meme] for of in FIGMEMES_LABELS] for meme in mapped])
+        for some in (truth, mapped)
+    )
+    true, guessed = sides
+    options = {"average": "macro", "zero_division": 0.0}
+    return {
+        "macro-F1 per label": f"{f1_score(true, guessed, **options):.3f}",
+        "macro-F1 flattened": f"{f1_score(true.ravel(), guessed.ravel(), labels=[0, 1], **options):.3f}",
+    }
+
+
+def plain(text: str) -> str:
+    """Text as it is compared: no case, no punctuation or symbols, single blanks (NFKC, casefold).
+
+    Apostrophes vanish ("don't" is "dont"); other punctuation separates words.
+    """
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = text.translate(dict.fromkeys(map(ord, "'’‘`´")))
+    return " ".join("".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in text).split())
+
+
+def embedded_text_table(readings: Iterable[MemeReading], memes: Iterable[TemplateMeme]) -> pd.DataFrame:
+    """How well GPT-4o read a meme's text: "on par with humans" in Section 3.3.3, which gives no number.
+
+    The text of a reading against that of the meme's record, without case and punctuation. One row a measure:
+    mean over memes with a 95 % interval over templates, and median. Error rates are edits (insert, delete,
+    replace) over the length of the record's text; `words found` is the F1 of the words in any order.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    recorded, rows = {meme.meme_id: meme for meme in memes}, []
+    for reading in readings:
+        meme = recorded.get(reading.meme_id)
+        if meme is None or reading.unscored or not (text := plain(meme.text)):
+            continue
+        read = plain(reading.embedded_text)
+        words, wanted = read.split(), text.split()
+        shared = (Counter(words) & Counter(wanted)).total()
+        rates = (
+            Levenshtein.distance(text, read) / len(text),
+            Levenshtein.distance(wanted, words) / len(wanted),
+        )
+        rows.append((meme.template, *rates, 2 * shared / (len(words) + len(wanted))))
+    columns = ["template", "character error rate", "word error rate", "words found"]
+    compared, table = pd.DataFrame(rows, columns=columns), {}
+    for name in columns[1:] if rows else ():
+        mean = statistics.cluster_mean(compared[name].tolist(), compared["template"].tolist())
+        table[name] = mean.columns("mean") | {"median": compared[name].median(), "memes": mean.n}
+    return pd.DataFrame.from_dict(table, orient="index")
+
+
+def text_lengths(readings: Iterable[MemeReading], model: str) -> pd.DataFrame:
+    """A row for each text of each reading: its kind (`text`), `words` (between blanks), CLIP `tokens`.
+
+    `model`: a CLIP by hub name or folder whose tokenizer counts, start and end included; where it is not on
+    this machine or `transformers` is missing, `tokens` is empty. Nothing is downloaded.
+    """
+    rows = [
+        (kind, text, len(text.split()))
+        for reading in readings
+        for kind in TEXTS
+        if not reading.unscored and (text := getattr(reading, kind).strip())
+    ]
+    frame = pd.DataFrame(rows, columns=["text", "said", "words"])
+    cleaned = [html.unescape(html.unescape(text)).translate(STRAIGHT).strip() for text in frame.pop("said")]
+    try:
+        from transformers import CLIPTokenizerFast
+
+        tokenizer = CLIPTokenizerFast.from_pretrained(model, local_files_only=True)
+        counts = list(map(len, tokenizer(cleaned)["input_ids"])) if cleaned else []
+    except (ImportError, OSError, ValueError):  # no transformers, or no such tokenizer here
+        counts = [pd.NA] * len(frame)
+    return frame.assign(tokens=pd.array(counts, dtype="Int64"))
+
+
+def lengths_table(lengths: pd.DataFrame) -> pd.DataFrame:
+    """For each kind of text of `text_lengths`: words and CLIP tokens (median, 95 %, most), share over 77."""
+    numbers = lengths.astype({"words": float, "tokens": float}).groupby("text")
+    table = numbers[["words", "tokens"]].quantile([0.5, 0.95, 1.0]).unstack()
+    table.columns = [f"{name}, {({0.5: 'median', 1.0: 'most'}).get(q, '95 %')}" for name, q in table.columns]
+    over = numbers["tokens"].agg(lambda n: (n > CLIP_TOKENS).mean() if n.notna().any() else np.nan)
+    return table.assign(texts=numbers.size(), **{f"over {CLIP_TOKENS} tokens": over})
+
+
+def text_lengths_figure(lengths: pd.DataFrame, readings: Iterable[MemeReading]) -> Figure:
+    """Figure 4: lengths in words and in CLIP tokens (line: 77), and counts of devices and emotions."""
+    labels = reading_counts(readings)
+    with style():
+        fig = canvas(9.5, 6.4)
+        (words, tokens), below = fig.subplots(2, 2)
+        for axes, column in ((words, "words"), (tokens, "tokens")):
+            values = lengths[["text", column]].dropna()
+            if values.empty:
+                axes.text(0.5, 0.5, f"no {column} were counted here", ha="center", transform=axes.transAxes)
+                continue
+            for kind, colour in TEXTS.items():
+                mine = values.loc[values["text"] == kind, column].astype(float)
+                look = {"histtype": "stepfilled", "fc": (colour, 0.15), "ec": colour}
+                axes.hist(mine, 40, **look, label=kind.replace("_", " "))
+            axes.set(title=f"Length in {column}", xlabel=f"{column} of a text", ylabel="texts")
+        tokens.axvline(CLIP_TOKENS, color=RED, lw=1.2)
+        for axes, what, colour in zip(below, ("device", "emotion"), (PURPLE, GREEN), strict=True):
+            rows = labels[labels["what"] == what]
+            axes.barh(rows["label"], rows["readings"], color=colour, alpha=0.75)
+            axes.invert_yaxis()
+            axes.tick_params(axis="y", labelsize=8)
+            axes.set(title=f"{what}s".capitalize(), xlabel="readings")
+        fig.legend(*words.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
+    return fig

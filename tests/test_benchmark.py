@@ -1,0 +1,329 @@
+"""The benchmark on made-up grades: layout, measures, entries that count or are refused, and MOD."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import made_chats
+import made_up
+import numpy as np
+import pandas as pd
+import pytest
+
+from memecmd_utils import __main__ as command
+from memecmd_utils import benchmark, grades, statistics
+from memecmd_utils.benchmark import DEPTH, MEASURES, PAPER, Benchmark, BenchmarkError
+from memecmd_utils.chats import library
+from memecmd_utils.grades import Split
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Meme
+
+IDS = [f"m{number:02}" for number in range(30)]
+
+
+def made_split(name: str = "made", dialogues: int = 8) -> Split:
+    """Dialogues with grades of some memes by two graders, a second batch, and a turn where nothing fits."""
+    chats = [made_up.dialogue(f"{name}-{number}") for number in range(dialogues)]
+    pool, later = [], []
+    for chat in chats:
+        for turn in range(2, 7):
+            rng = statistics.rng(0, "made grades", chat.dialogue_id, turn)
+            for place, meme in enumerate(rng.permutation(IDS)[:14]):
+                # At turn 6 nothing fits; elsewhere the first meme does.
+                values = (0, 0) if turn == 6 else (2, 1) if place == 0 else rng.integers(0, 3, 2)
+                batch = later if place > 11 else pool
+                batch += [
+                    made_up.grade(turn, meme, grader, int(value), chat.dialogue_id)
+                    for grader, value in zip(("one", "two"), values, strict=True)
+                ]
+    memes = {name: made_up.meme(name) for name in IDS}
+    annotations = [made_up.annotation(name, s_plus=f"约饭{name}") for name in IDS]
+    return Split(name, chats, memes, annotations, {"pool": pool, "learned": later})
+
+
+@pytest.fixture(scope="module")
+def made() -> Benchmark:
+    return benchmark.build(made_split())
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(Run, "embedder", lambda self: SimpleNamespace(encode=made_up.vectors))
+    monkeypatch.setattr(benchmark.learned, "saved_scores", lambda run, split: None)
+    return Run("made", made_up.profile(), tmp_path / "data", tmp_path / "report")
+
+
+# --- layout -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back(made: Benchmark, tmp_path: Path) -> None:
+    benchmark.write(tmp_path, [made])
+    (back,) = benchmark.read(tmp_path)
+    for name in ("turns", "memes", "judgements", "qrels"):
+        pd.testing.assert_frame_equal(
+            getattr(back, name).reset_index(drop=True), getattr(made, name).reset_index(drop=True)
+        )
+    written = (tmp_path / "made" / "qrels" / "test.tsv").read_bytes()
+    assert back.digest == made.digest == benchmark.hashlib.sha256(written).hexdigest()
+    (tmp_path / "made" / "judgements.tsv").write_text("a\tb\n", encoding="utf-8")
+    for folder, why in (
+        (tmp_path, "not a split of a benchmark"),
+        (tmp_path / "made", "no benchmark is here"),
+    ):
+        with pytest.raises(BenchmarkError, match=why):
+            benchmark.read(folder)
+
+
+def test_turns_hold_nothing_of_the_turn_itself(made: Benchmark) -> None:
+    turn = next(t for t in made.turns.itertuples() if t.turn == 4)
+    assert turn.id == "made-0/4" and turn.speaker == "B"
+    assert [said["text"] for said in turn.before] == list(made_up.TEXTS[:3])
+    assert turn.context == "\n".join(made_up.TEXTS[:3])
+
+
+def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchmark) -> None:
+    sums: dict[tuple[str, str], int] = {}
+    for grade in (g for batch in made_split().grades.values() for g in batch):
+        key = f"{grade.dialogue_id}/{grade.turn}", grade.meme_id
+        sums[key] = sums.get(key, 0) + grade.grade
+    found = {(q, m): score for q, m, score in made.qrels.itertuples(index=False)}
+    assert found == {key: score for key, score in sums.items() if not key[0].endswith("/6")}
+    assert made.judgements["batch"].value_counts().to_dict() == {"pool": 8 * 5 * 12, "learned": 8 * 5 * 2}
+    assert len(made.asked) == 8 * 4 and len(made.turns) == 8 * 5
+    one = made_split(dialogues=1)
+    three = [made_up.grade(2, "m00", who, n, "made-0") for who, n in zip("abc", (2, 1, 1), strict=True)]
+    built = benchmark.build(Split("users", one.dialogues, one.memes, one.annotations, {"user": three}))
+    assert built.relevant == {"made-0/2": {"m00": 3}}, "twice the mean of 4/3, rounded"
+    chats = [made_up.dialogue("a b"), made_up.dialogue("a_b")]
+    with pytest.raises(BenchmarkError, match="one id"):
+        benchmark.build(Split("made", chats, {}, [], {}))
+
+
+def test_datasets_loads_the_configurations_in_the_form_of_mteb(made: Benchmark, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    benchmark.write(tmp_path / "benchmark", [made])
+    cache = str(tmp_path / "cache")
+    rows = {
+        part: datasets.load_dataset(
+            str(tmp_path / "benchmark"), f"made-{part}", split="test", cache_dir=cache
+        )
+        for part in ("corpus", "queries", "qrels")
+    }
+    assert rows["corpus"]["_id"][:] == IDS and "text" in rows["corpus"].column_names
+    assert rows["queries"]["_id"][:] == [*made.turns["id"]]
+    found: dict[str, dict[str, int]] = {}
+    for row in rows["qrels"]:
+        found.setdefault(row["query-id"], {})[row["corpus-id"]] = row["score"]
+    assert found == made.relevant
+
+
+# --- measures -----------------------------------------------------------------------------------------------
+
+
+def test_measures_by_hand() -> None:
+    """The fitting meme stands at rank 1, 4 and 21, and a better one at rank 2."""
+    turns = pd.DataFrame({"id": ["a/2", "a/3", "b/2"], "dialogue": ["a", "a", "b"], "turn": [2, 3, 2]})
+    judged = pd.DataFrame(
+        [("a/2", "m00", 2), ("a/2", "m01", 4), ("a/3", "m03", 3), ("b/2", "m20", 2), ("b/2", "m00", 1)],
+        columns=["query-id", "corpus-id", "score"],
+    ).assign(batch="pool")
+    one = Benchmark("hand", turns, pd.DataFrame({"id": IDS}), judged)
+    found = benchmark.measure(dict.fromkeys(turns["id"], IDS[:DEPTH]), one)
+    first = (2 + 4 / np.log2(3)) / (4 + 2 / np.log2(3))
+    third = 1 / (2 + 1 / np.log2(3))
+    assert [*MEASURES] == ["R@1", "R@5", "MRR@20", "nDCG@5", "judged@5"]
+    assert found == pytest.approx(
+        np.array([[1, 1, 1, first, 0.4], [0, 1, 0.25, 1 / np.log2(5), 0.2], [0, 0, 0, third, 0.2]])
+    )
+
+
+def test_the_package_ranks_as_its_own_tables(made: Benchmark, run: Run) -> None:
+    split, weights = made_split(), run.profile.retrieval
+    asked = [s for d in split.dialogues for s in d.summaries if not s.unscored]
+    terms = grades.four_terms(asked, split.annotations, made_up.vectors, weights.centring)
+    mine = benchmark.package_systems(made, run)
+    paper = benchmark.retrieval.combine(terms, weights.weights)
+    assert mine[PAPER] == benchmark.ranked(paper, made) and mine["S- alone"] == benchmark.ranked(
+        terms[1], made
+    )
+    assert set(mine) == {PAPER, grades.CAPTION, *(f"{part} alone" for part in grades.PARTS)}
+
+
+def test_a_table_has_every_system_with_interval_and_test(made: Benchmark, run: Run) -> None:
+    best = {t: sorted(known, key=known.get, reverse=True) for t, known in made.relevant.items()}
+    systems = {name: ("package", r) for name, r in benchmark.package_systems(made, run).items()}
+    found = benchmark.table(made, {**systems, "ideal": ("file", best)}, seed=0).set_index("system")
+    row, paper = found.loc["ideal"], found.loc[PAPER]
+    assert found.index[0] == "ideal" and row["R@1"] == row["judged@5"] == 1
+    assert row["nDCG@5"] == pytest.approx(1) and row["difference"] == pytest.approx(1 - paper["nDCG@5"])
+    assert 0 < row["difference low"] < row["difference"] < row["difference high"] and row["p"] < 0.05
+    assert row["p"] <= row["p Holm"] and (row["turns"], row["dialogues"]) == (32, 8)
+    assert np.isnan(paper["p"]) and 0 < found.loc[grades.RANDOM, "R@1"] < 0.5
+
+
+def test_learned_placement_stands_as_it_was_saved(made: Benchmark, run: Run, monkeypatch) -> None:
+    scores = np.random.default_rng(0).normal(size=(len(made.turns), 30))
+    saved = SimpleNamespace(scores=scores), IDS[::-1]
+    monkeypatch.setattr(benchmark.learned, "saved_scores", lambda run, split: saved)
+    found = benchmark.learned_system(made_split(), made, run)
+    assert found == {benchmark.LEARNED: benchmark.ranked(scores[:, ::-1], made)}
+    saved[1][0] = "another"
+    assert benchmark.learned_system(made_split(), made, run) == {}
+
+
+# --- entries ------------------------------------------------------------------------------------------------
+
+
+def trec(one: Benchmark, path: Path, **cells: str) -> Path:
+    """A run file of every turn; `cells` change the fifth line."""
+    names = ("turn", "q0", "meme", "rank", "score", "tag")
+    rows = [
+        dict(zip(names, (turn, "Q0", meme, str(rank), str(-rank), "x"), strict=True))
+        for turn in one.asked["id"]
+        for rank, meme in enumerate(IDS)
+    ]
+    rows[4] |= cells
+    path.write_text("\n".join(" ".join(row.values()) for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        ({"turn": "made-0/99"}, "no turn made-0/99"),
+        ({"meme": "m99"}, "no meme m99"),
+        ({"score": "high"}, "could not convert"),
+        ({"score": "nan"}, "no finite score nan"),
+        ({"tag": "x y"}, "too many values"),
+        ({"meme": "m03"}, "meme m03 stands twice at turn made-0/2"),
+    ],
+)
+def test_a_broken_line_is_refused(made: Benchmark, tmp_path: Path, cells: dict, why: str) -> None:
+    path = trec(made, tmp_path / "mine.trec", **cells)
+    with pytest.raises(BenchmarkError, match=rf"\Aentry mine\.trec, line 5: [^\n]*{why}"):
+        benchmark.rank_by_entry(path, made, set(made.turns["id"]))
+
+
+def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tmp_path: Path) -> None:
+    known = set(made.turns["id"])
+    path = trec(made, tmp_path / "mine.trec", score="-3")
+    found = benchmark.rank_by_entry(path, made, known)
+    assert found["made-0/2"][:5] == ["m00", "m01", "m02", "m03", "m04"] and len(found["made-0/2"]) == DEPTH
+    lines = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join(lines[30:]), encoding="utf-8")
+    with pytest.raises(BenchmarkError, match=r"mine\.trec: 1 of 32 turns of split made .*: made-0/2"):
+        benchmark.rank_by_entry(path, made, known)
+    other = benchmark.build(made_split("other", 2))
+    theirs = trec(other, tmp_path / "other.trec")
+    with pytest.raises(BenchmarkError, match="no turn other-0/2"):
+        benchmark.rank_by_entry(theirs, made, known)
+    assert benchmark.rank_by_entry(theirs, made, known | {*other.turns["id"]}) is None
+    with pytest.raises(BenchmarkError, match="there is no such file"):
+        benchmark.rank_by_entry(tmp_path / "gone.trec", made, known)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import no_such_package", "ModuleNotFoundError"),
+        ("def other(): pass", "rank"),
+        ("def rank(turn, memes): return [1 / 0]", "turn made-0/2: .*ZeroDivisionError"),
+        ("def rank(turn, memes): return [1, 2]", "2 scores for 30 memes"),
+        ("def rank(turn, memes): return [float('inf')] * len(memes)", "no finite ones"),
+        ("def rank(turn, memes): raise SystemExit", "SystemExit"),
+    ],
+)
+def test_a_function_that_gives_no_scores_is_refused(made, tmp_path: Path, code: str, why: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(code, encoding="utf-8")
+    with pytest.raises(BenchmarkError, match=rf"\Aentry mine\.py[^\n]*{why}"):
+        benchmark.rank_by_entry(path, made, set())
+
+
+def test_a_leaderboard_of_entries_is_written_and_read_while_the_grades_are_the_same(
+    made: Benchmark, run: Run, tmp_path: Path
+) -> None:
+    entry = tmp_path / "mine.py"
+    entry.write_text(
+        "def rank(turn, memes):\n    assert turn.before[0]['text'] and turn.context and turn.scenario\n"
+        "    return [m.id == 'm07' and bool(m.s_plus) for m in memes]\n",
+        encoding="utf-8",
+    )
+    entries = [str(entry), str(trec(made, tmp_path / "theirs.trec"))]
+    text = benchmark.score([made], run, entries)
+    assert (
+        "made: 32 turns, 30 memes" in text and "| theirs | file |" in text and "| mine | function |" in text
+    )
+    benchmark.write(tmp_path / "release" / "benchmark", [made])
+    rows = benchmark.load(run.report, tmp_path / "release")
+    assert {row["system"] for row in rows} >= {"mine", "theirs", PAPER, grades.RANDOM}
+    assert [row["system"] for row in benchmark.first(rows, 0)] and benchmark.load(tmp_path) == []
+    (tmp_path / "release" / "benchmark" / "made" / "qrels" / "test.tsv").write_text("other grades")
+    assert benchmark.load(run.report, tmp_path / "release") == []
+    with pytest.raises(BenchmarkError, match=r"a system is called the paper's score"):
+        benchmark.score([made], run, entries[:1], PAPER)
+
+
+# --- MOD ----------------------------------------------------------------------------------------------------
+
+TALK = [
+    {"speaker_id": "[speaker1]", "emotion_id": 0, "img_id": "195", "txt": "早"},
+    {"speaker_id": "[speaker2]", "txt": "早啊"},
+    {"speaker_id": "[speaker1]", "img_id": "007"},
+    {"speaker_id": "[speaker2]", "img_id": "030", "txt": "哈哈"},
+]
+
+
+def file(folder: Path, value: object, name: str = "c_val.json") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(value), encoding="utf-8")
+    return folder / name
+
+
+def test_each_meme_from_the_second_message_on_is_a_question(tmp_path: Path) -> None:
+    talks = {"dialogue 1": TALK, "dialogue 2": TALK[:1]}
+    first, second = benchmark.read_mod(file(tmp_path, talks), {"195": "字幕", "7": "别的"})
+    dialogue, told, meme = first
+    assert (dialogue, told.chat, told.next_speaker, meme) == (
+        "dialogue 1", "c_val/dialogue 1/3", "甲", "7",
+    )  # fmt: skip
+    assert told.lines == (("甲", "早［表情包：字幕］"), ("乙", "早啊")), "the meme itself is not known"
+    assert second[1].lines[-1] == ("乙", "哈哈") and second[2] == "30", "the words that came with it are"
+    task = {"history": TALK[:2], "answer": TALK[3], "candidate": {"set": ["030", "007"]}}
+    tasks = [task, {**task, "history": TALK[1:3]}, {**task, "answer": {}}]
+    one, two = benchmark.read_mod(file(tmp_path, tasks), {})
+    assert (one[1].chat, one[2], one[1].next_speaker) == ("c_val/1", "30", "乙") and one[0] != two[0]
+    for bad in ({"喜": 0}, [3], {"a": [{"txt": "x"}, {"img_id": "1"}]}, {"a": TALK[:1]}):
+        with pytest.raises(BenchmarkError, match=r"c_val\.json (is no file of MOD|asks for no memes)"):
+            benchmark.read_mod(file(tmp_path, bad), {})
+
+
+def test_mod_is_scored_as_a_benchmark(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Seven of eight memes are the right ones for what the agent says; one is not in the library."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
+    run = made_chats.finished_run(monkeypatch, tmp_path, origins={n: f"set/{n:03d}.jpg" for n in range(12)})
+    sent = {n: f"{n:03d}" if n < 7 else "999" for n in range(8)}
+    talks = {
+        f"dialogue {n}": [
+            {"speaker_id": "[speaker1]", "img_id": "003", "txt": "早"},
+            {"speaker_id": "[speaker2]", "txt": f"说说 k{n}"},
+            {"speaker_id": "[speaker1]", "img_id": name},
+        ]
+        for n, name in sent.items()
+    }
+    file(tmp_path / "mod", talks)
+    file(tmp_path / "mod", {"喜": 0}, "emotion_dict.json")
+    with made_chats.agent().running() as server:
+        profile = made_chats.live_profile(tmp_path, server.url)
+        for _ in range(2):
+            with pytest.raises(SystemExit, match="0"):
+                command.main(["--profile", profile, "evaluate-mod", "--run", "made", str(tmp_path / "mod")])
+        assert len(server.bodies) == 8, "recorded: nothing is asked twice"
+    assert "甲：早［表情包：字幕 k8］\n乙：说说 k" in server.bodies[0]["messages"][-1]["content"]
+    assert "emotion_dict.json is no file of MOD" in capsys.readouterr().out
+    other = library.asking_run(run, profile, "", "mod")
+    rows = {row["system"]: row for row in benchmark.load(other.report)}
+    assert rows[PAPER]["R@1"] == pytest.approx(7 / 8) and rows[PAPER]["dialogues"] == 8
+    (layout,) = benchmark.read(other.folder / "benchmark")
+    assert layout.relevant["c_val/dialogue_7/3"] == {"999": benchmark.SENT}
+    assert {*layout.memes["id"]} == {meme.meme_id for meme in run.load(Meme)}

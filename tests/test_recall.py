@@ -1,0 +1,170 @@
+"""Meme-text retrieval: ranks by hand and by brute force, Tables 2 to 4, and what is said where data lack."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from memecmd_utils.embedders import ModelMissing
+from memecmd_utils.runs import Run
+from memecmd_utils.settings import MtrclipSettings, Profile
+from memecmd_utils.template_memes import recall, tuning
+from memecmd_utils.template_memes.recall import BOTH, Gallery, RetrievalItem
+
+
+def pairs(templates: list[str], texts: list[str] | None = None) -> Gallery:
+    names = texts or [f"text {i}" for i in range(len(templates))]
+    return Gallery(tuple(Path(f"{i}.png") for i in range(len(templates))), tuple(templates), tuple(names))
+
+
+def brute(texts: np.ndarray, images: np.ndarray, labels: list, k: int) -> np.ndarray:
+    """Expected hits at k, from many random orders of equal candidates."""
+    rng, hits = np.random.default_rng(0), []
+    scores = (texts / np.linalg.norm(texts, axis=1)[:, None]) @ (
+        images / np.linalg.norm(images, axis=1)[:, None]
+    ).T
+    for _ in range(4000):
+        order = np.lexsort((rng.random(scores.shape), -np.round(scores, 5)))[:, :k]
+        hits.append([any(labels[j] == labels[i] for j in row) for i, row in enumerate(order)])
+    return np.mean(hits, axis=0)
+
+
+def test_ranks_and_ties_are_those_of_brute_force() -> None:
+    rng = np.random.default_rng(1)
+    templates = ["a", "a", "b", "b", "", "c"]
+    gallery = pairs(templates, ["x", "x  ", "y", "z", "z", "w"])
+    texts, images = rng.integers(-1, 2, (6, 3)).astype(float), rng.integers(-1, 2, (6, 3)).astype(float)
+    texts[:, 0] += 0.5
+    images[:, 0] += 0.5
+    found = recall.rank_all(texts, images, gallery)
+    labels = {"pair": list(range(6)), "same text": list("xxyzzw"), "template": ["a", "a", "b", "b", "4", "c"]}
+    assert set(found) == {(name, way) for name in labels for way in ("T2M", "M2T")}
+    for name, of in labels.items():
+        for k in (1, 2, 5):
+            assert found[name, "T2M"].hits(k) == pytest.approx(brute(texts, images, of, k), abs=0.03)
+            assert found[name, "M2T"].hits(k) == pytest.approx(brute(images, texts, of, k), abs=0.03)
+
+
+def test_a_model_that_knows_nothing_scores_by_chance() -> None:
+    same = np.ones((40, 4))
+    ranks = recall.rank_all(same, same, pairs([""] * 40))["pair", "T2M"]
+    assert ranks.hits(10) == pytest.approx(np.full(40, 0.25)) and ("template", "T2M") not in recall.rank_all(
+        same, same, pairs([""] * 40)
+    )
+    with pytest.raises(ValueError, match="not finite"):
+        recall.rank_all(same * np.nan, same, pairs([""] * 40))
+
+
+def test_more_queries_than_a_block_holds(monkeypatch) -> None:
+    rng = np.random.default_rng(2)
+    texts, images, gallery = rng.normal(size=(50, 8)), rng.normal(size=(50, 8)), pairs(["a", "b"] * 25)
+    whole = recall.rank_all(texts, images, gallery)
+    monkeypatch.setattr(recall, "ROWS", 7)
+    for key, ranks in recall.rank_all(texts, images, gallery).items():
+        assert all(np.array_equal(one, other) for one, other in zip(ranks, whole[key], strict=True))
+
+
+class Encoder:
+    """Made-up rows: the closer to 1 `skill` is, the more a text resembles its picture."""
+
+    def __init__(self, name: str, skill: float) -> None:
+        self.name, self.skill = name, skill
+
+    def encode_images(self, files: list[Path]) -> np.ndarray:
+        return np.stack([np.random.default_rng(int(file.stem)).normal(size=16) for file in files])
+
+    def encode_texts(self, texts: list[str]) -> np.ndarray:
+        pictures = np.stack([np.random.default_rng(int(text.split()[-1])).normal(size=16) for text in texts])
+        noise = np.random.default_rng(len(texts)).normal(size=pictures.shape)
+        return self.skill * pictures + (1 - self.skill) * noise
+
+
+ITEMS = [
+    RetrievalItem(
+        str(n), Path(f"{n}.png"), f"T{n % 8}", {"meme_caption": [" ", f"meme {n}"], "title": [f"{n}"]}
+    )
+    for n in range(80)
+]
+L14 = "openai/clip-vit-large-patch14-336"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch) -> Run:
+    """A run whose models are made up, but for one that is not here."""
+    run = Run("p", Profile(name="p"), tmp_path / "data", tmp_path / "reports")
+
+    def clip(name: str) -> Encoder:
+        if name == "kakaobrain/align-base":
+            raise ModelMissing("ALIGN is not here")
+        return Encoder(name, {L14: 0.3}.get(name, 0.6))
+
+    monkeypatch.setattr(run, "clip", clip)
+    return run
+
+
+def test_tables_hold_each_model_beside_its_own_row(run: Run, tmp_path: Path) -> None:
+    settings = MtrclipSettings(
+        baselines=["kakaobrain/align-base", "own/clip", str(tmp_path / "tiny")], model=L14
+    )
+    tuned = tuning.Tuned(pd.DataFrame(), 3, tmp_path / "weights")
+    models = recall.models_of(settings, tuned)
+    assert [model.label for model in models] == [
+        "ALIGN-base",
+        "clip",
+        "tiny",
+        "CLIP-ViT-L/14@336px",
+        "Fine-tuned CLIP",
+    ]
+    measured = recall.measure(run, models, lambda _: ITEMS)
+    two = recall.paper_table(2, measured).set_index(["model", "direction"])
+    assert len(two) == 10 and two.loc[("CLIP-ViT-L/14@336px", "T2M"), "paper"] == 0.648
+    row = two.loc[("CLIP-ViT-L/14@336px", "T2M")]
+    ranks = measured[3].rankings["meme_caption"].ranks["pair", "T2M"]
+    assert row["value"] == pytest.approx(ranks.hits(1).mean()) and row["low"] < row["value"] < row["high"]
+    assert two.loc[("ALIGN-base", "T2M"), "note"] == "not computed here: ALIGN is not here"
+    assert "mtrclip.baselines" in two.loc[("CLIP-ViT-B/32", "M2T"), "note"]
+    three = recall.paper_table(3, measured).set_index(["model", "text", "measure"])
+    assert len(three) == 32 and three.loc[("Fine-tuned CLIP", "title", "Mean"), "value"] > 0
+    assert three.loc[("Fine-tuned CLIP", "title", "R@1"), "selection"] == "validation"
+    assert np.isnan(three.loc[("Fine-tuned CLIP", "image_caption", "R@1"), "value"])
+    shown = recall.printed_table(three.reset_index(), "measure", ["R@1", "R@10"])
+    assert len(shown) == 8 and shown["R@1 paper"][0] == 0.68 and shown["R@1 here"].str.contains("–|\\[").all()
+    figure = recall.recall_figure(recall.all_recalls(measured))
+    assert len(figure.axes) == 4
+
+
+def test_changes_are_paired_with_the_model_that_was_tuned(run: Run, tmp_path: Path) -> None:
+    tuned = tuning.Tuned(pd.DataFrame(), 1, tmp_path / "weights")
+    measured = recall.measure(
+        run, recall.models_of(MtrclipSettings(baselines=[], model=L14), tuned), lambda _: ITEMS
+    )
+    found = recall.tuning_changes(measured, seed=3)
+    row = found.set_index(["text", "counting", "direction", "measure"]).loc[
+        ("meme_caption", "pair", BOTH, "R@5")
+    ]
+    before, after = (one.rankings["meme_caption"].hits() for one in measured)
+    gaps = [(after["pair", way] - before["pair", way])[:, 1] for way in ("T2M", "M2T")]
+    assert row["difference"] == pytest.approx(np.mean(gaps)) and row["difference"] > 0.1
+    assert row["low"] < row["difference"] < row["high"] and 0 < row["p"] <= 1 and row["clusters"] == 8
+    assert recall.tuning_changes(measured[:1], 3).empty
+
+
+def test_what_is_not_here_is_a_note(run: Run, capsys) -> None:
+    def items(_: Run) -> list[RetrievalItem]:
+        raise recall.DataMissing("no pictures")
+
+    [one] = recall.measure(run, [recall.Model("x", "x")], items)
+    assert one.note == "not computed here: no pictures" and recall.all_recalls([one]).empty
+    assert recall.tune(run) is None and "mtrclip.tune is off" in capsys.readouterr().out
+
+
+def test_the_learning_rate_climbs_and_falls_as_in_the_paper() -> None:
+    settings = MtrclipSettings(epochs=20, warmup_epochs=1)
+    rates = tuning.learning_rates(settings, 15)
+    assert len(rates) == 300 and rates[0] == 1e-6 and rates[15] == 1e-5 and rates[-1] == pytest.approx(1e-6)
+    assert rates[157] == pytest.approx((1e-5 + 1e-6) / 2, rel=0.01) and max(rates) == 1e-5
+
+
+def test_recall_at_1_counts_a_tie_as_a_miss() -> None:
+    assert tuning.recall_at_1(np.array([[1.0, 0, 0], [0, 1, 1], [0, 2, 1]])) == pytest.approx(1 / 3)

@@ -1,0 +1,492 @@
+"""CM50: its data sets, the filter and the evidence for it, prompts, annotation, matching and metrics."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_templates import (
+    FIVE,
+    STEPS,
+    TEMPLATES,
+    annotated,
+    memecap_row,
+    record,
+    world,
+    write_cm50,
+    write_source,
+)
+from PIL import Image
+from scripted import ScriptedBackend
+
+from memecmd_utils import fetch
+from memecmd_utils.embedders import ModelMissing
+from memecmd_utils.files import paths
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.messages import Image as Shown
+from memecmd_utils.llm.messages import Reply, UnusableReply
+from memecmd_utils.recordings import normalise
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError, TemplateAnnotation, TemplateRule
+from memecmd_utils.template_memes import (
+    annotation,
+    data_sets,
+    filter,
+    lesson,
+    matching,
+    metrics,
+    prompts,
+    tables,
+)
+
+CORPORA = paths.root.parent / "shared" / "corpora"
+MEME = TemplateMeme(
+    meme_id="a1", template="Sad-Kettle", url="https://i.imgflip.com/a1.jpg", captions=["so >>> hot", " "],
+    source="made up",
+)  # fmt: skip
+INFO = TemplateInfo(template="Sad-Kettle", about="It cries steam.", source="made up")
+
+
+def table_of(records: dict[str, list[dict]]) -> pd.DataFrame:
+    rows = [data_sets._row(t, raw, i) for t, mine in records.items() for i, raw in enumerate(mine)]
+    return pd.DataFrame(rows, columns=data_sets.COLUMNS)
+
+
+def run_of(folder: Path, **groups: object) -> Run:
+    return Run("p", Profile(name="p", **groups), folder / "data", folder / "reports")
+
+
+def reading(meme_id: str = "a1", **fields: object) -> MemeReading:
+    return MemeReading(meme_id=meme_id, source="model sim@1", **fields)
+
+
+# --- data sets ----------------------------------------------------------------------------------------
+
+
+def test_imgflip_is_read_as_released_and_nobody_who_made_a_meme(tmp_path: Path) -> None:
+    checkout, left_out = write_source(tmp_path, world(sizes=(9, 8, 7, 6, 5, 4))), []
+    table = data_sets.read_records(checkout, left_out)
+    assert len(table) == 39 and left_out == [] and list(table.columns) == data_sets.COLUMNS
+    assert "nobody-in-particular" not in table.to_string()
+    first = table[table["template"] == "Sad-Kettle"].iloc[0]
+    assert (first["meme_id"], first["position"], len(first["captions"])) == ("sa00000", 0, 2)
+    infos = data_sets.read_infos(checkout / "dataset", "ImgFlip575K")
+    assert infos["Dont-Feed-Dave"].title == "Don't Feed Dave"
+    assert infos["Sad-Kettle"].names == ["one more name", "another"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"url": None}, {"url": "https://imgflip.com/"}, {"boxes": "no list"},
+     {"metadata": {"views": "2K", "img-votes": "1"}}, {"metadata": {"views": "1", "img-votes": None}}],
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_counted(tmp_path: Path, change: dict) -> None:
+    place, left_out = tmp_path / "memes", []
+    place.mkdir()
+    text = json.dumps([record("Sad-Kettle", 0), record("Sad-Kettle", 1) | change])
+    (place / "Sad-Kettle.json").write_text(text, encoding="utf-8")
+    assert len(data_sets.read_records(tmp_path, left_out)) == 1
+    assert left_out[0].startswith("Sad-Kettle.json: 1 records cannot be read, the first is record 2")
+
+
+def test_cm50_is_read_with_its_readings_and_templates(tmp_path: Path) -> None:
+    folder = write_cm50(
+        tmp_path, [("Sad-Kettle", record("Sad-Kettle", 1)), ("Tall-Goat", record("Tall-Goat", 2))]
+    )
+    both = [annotated("Sad-Kettle", record("Sad-Kettle", n)) for n in (1, 3)]
+    (folder / "training_set.json").write_text(json.dumps([*both, {"type": "x"}]), encoding="utf-8")
+    left_out: list[str] = []
+    found = data_sets.read_cm50(folder, left_out)
+    assert {m.meme_id: m.split for m in found.memes} == {
+        "sa00001": "validation", "sa00003": "train", "ta00002": "validation",
+    }  # fmt: skip
+    assert {r.source for r in found.readings} == {"gpt-4o@cm50"} and found.readings[0].emotion == "joy"
+    assert found.infos[0].about == "What Sad-Kettle means." and (folder / found.infos[0].picture).is_file()
+    assert left_out[0].startswith("training_set.json: 1 records cannot be read")
+    with pytest.raises(data_sets.DataSetError, match="50_template_info"):
+        data_sets.read_cm50(tmp_path / "nothing", [])
+
+
+def test_memecap_and_figmemes_are_read(tmp_path: Path, capsys) -> None:
+    (tmp_path / "memes-test.json").write_text(
+        json.dumps([memecap_row("a"), {"title": "x"}]), encoding="utf-8"
+    )
+    [meme] = data_sets.read_memecap(tmp_path)
+    assert meme.meme_captions == ["a is tired.", "a wants the weekend."] and meme.image == "memes_a.png"
+    assert "1 records cannot be read" in capsys.readouterr().out
+    (tmp_path / "standard_split.tsv").write_text("img_name\tsplit\n1.png\ttest\n2.png\ttrain\n")
+    (tmp_path / "figmemes_ocrs.tsv").write_text('img_name\ttext\n1.png\t"so\n')
+    labels = tmp_path / "figmemes_annotations.tsv"
+    labels.write_text("img_name\t" + "\t".join(data_sets.FIGMEMES_LABELS) + "\n1.png\t1\t0\t1.0\t0\t0\t0\n")
+    assert [(m.image, m.text) for m in data_sets.read_figmemes(tmp_path, labels)] == [("1.png", '"so')]
+    assert data_sets.read_labels(tmp_path) == {"1.png": ["allusion", "irony"]}
+    labels.write_text(labels.read_text().replace("1.0", "2"))
+    with pytest.raises(data_sets.DataSetError, match="not 0 or 1"):
+        data_sets.read_labels(labels)
+
+
+def test_pictures_are_fetched_once_and_only_what_is_one(tmp_path: Path, monkeypatch) -> None:
+    asked, client = [], type("Client", (), {"__init__": lambda self, *_: None})
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "made.png")
+    data = (tmp_path / "made.png").read_bytes()
+
+    def get(self: object, url: str) -> fetch.Answer:
+        asked.append(url)
+        if "gone" in url:
+            raise fetch.FetchError("HTTP 404")
+        return fetch.Answer(url, 200, {}, b"<html>" if "page" in url else data)
+
+    client.get = get
+    monkeypatch.setattr(fetch, "Client", client)
+    memes = [
+        MEME.model_copy(update={"meme_id": n, "url": f"https://x.org/{n}"})
+        for n in ("a", "gone", "page", "b")
+    ]
+    folder = tmp_path / "pictures"
+    assert data_sets.fetch_pictures(memes, folder, 9, allowed=False) == {
+        "there": 0,
+        "fetched": 0,
+        "not asked for": 4,
+    }
+    counts = data_sets.fetch_pictures(memes, folder, 3, allowed=True)
+    assert counts["fetched"] == 1 and counts["HTTP 404"] == 1 and counts["not asked for"] == 1
+    assert list(data_sets.pictures_below(folder)) == ["a"]
+    assert data_sets.fetch_pictures(memes[:1], folder, 9, allowed=True)["there"] == 1 and len(asked) == 3
+
+
+# --- the filter ---------------------------------------------------------------------------------------
+
+
+def test_steps_of_the_filter_by_hand() -> None:
+    kettle = [
+        record("Sad-Kettle", 0, votes=7), record("Sad-Kettle", 0, votes=9),  # the same meme twice
+        record("Sad-Kettle", 1, votes=5), record("Sad-Kettle", 2, title="Sad Kettle"),
+        record("Sad-Kettle", 3, boxes=(" ", "")), *(record("Sad-Kettle", n) for n in range(4, 8)),
+    ]  # fmt: skip
+    goat = [record("Tall-Goat", n) for n in range(3)]
+    rule = TemplateRule(min_memes=4, n_templates=1, validation_share=0.4)
+    done = filter.filter_records(table_of({"Sad-Kettle": kettle, "Tall-Goat": goat}), rule)
+    assert done.steps["left out"].tolist() == [0, 1, 1, 1, 1, 3, 0]
+    assert done.memes["meme_id"].tolist() == ["sa00000", *(f"sa0000{n}" for n in range(4, 8))]
+    assert Counter(done.memes["split"]) == {"train": 3, "validation": 2}
+    table = done.templates.set_index("template")
+    assert table.loc["Sad-Kettle", "kept"] == 5 and table["chosen"].tolist() == [True, False]
+    assert table["estimate"].isna().all(), "no sample, no estimate"
+
+
+def test_title_and_unique_titles() -> None:
+    rows = [record("Dont-Feed-Dave", n, title=t) for n, t in enumerate(("Don't feed Dave", "x", "x"))]
+    measured = filter.measure(table_of({"Dont-Feed-Dave": rows}))
+    for way, passes in (("exact", 3), ("letters", 2), ("ignored", 3)):
+        rule = TemplateRule(title_differs=way)
+        assert filter.passing(measured, rule).sum() == passes
+    rule = TemplateRule(titles_unique_in="template")
+    assert filter.passing(measured, rule).tolist() == [True, True, False]
+
+
+def test_the_split_keeps_published_memes_and_does_not_hang_on_order() -> None:
+    table = table_of({t: [record(t, n) for n in range(50)] for t in TEMPLATES[:2]})
+    rule = TemplateRule(min_memes=1, validation_share=0.1)
+    sample = table.iloc[[3, 60]]
+    training = set(table["meme_id"].iloc[10:40])
+    first = filter.filter_records(table, rule, 5, sample, training).memes
+    again = filter.filter_records(table.sample(frac=1, random_state=0), rule, 5, sample, training).memes
+    pd.testing.assert_frame_equal(first, again)
+    held = set(first.loc[first["split"] == "validation", "meme_id"])
+    assert len(held) == 10 and set(sample["meme_id"]) <= held and not held & training
+    tail = filter.filter_records(table, rule.model_copy(update={"split": "source_order"}), 5).memes
+    assert tail.loc[tail["split"] == "validation", "position"].tolist() == [48, 49, 48, 49]
+
+
+def test_a_template_without_records_keeps_its_place() -> None:
+    table = table_of({t: [record(t, n) for n in range(9 - i)] for i, t in enumerate(TEMPLATES[:3])})
+    sample = pd.concat([table.iloc[:1], table.iloc[:1].assign(template="Cold-Soup", meme_id="co1")])
+    done = filter.filter_records(table, TemplateRule(min_memes=1, n_templates=2), 1, sample)
+    assert done.templates.loc[done.templates["chosen"], "template"].tolist() == ["Sad-Kettle"]
+    soup = done.templates.set_index("template").loc["Cold-Soup"]
+    assert pd.isna(soup["kept"]) and soup["note"] == "in CM50, but no records here"
+    assert soup["estimate"] == filter.CM50_MEMES / 2 and 0 < soup["low"] < soup["high"] < filter.CM50_MEMES
+
+
+def test_the_rule_that_made_a_sample_explains_it_best(monkeypatch) -> None:
+    table = table_of(world())
+    kept = filter.filter_records(table, TemplateRule(min_memes=1)).memes
+    sample = kept.sample(frac=0.3, random_state=1)
+    monkeypatch.setattr(filter, "CM50_MEMES", len(kept))
+    found = filter.rule_evidence(table, sample)
+    assert found.iloc[0]["rule"] == "at least 6 votes, title is not the template's name (exact)"
+    assert found.iloc[0]["left out"] == 0 and found["left out"].max() > 0
+    counts = kept["template"].value_counts()
+    seen = sample["template"].value_counts().reindex(counts.index)
+    expected = counts * len(sample) / len(kept)
+    deviance = 2 * (seen * np.log(seen / expected) - (seen - expected)).sum()
+    assert found.iloc[0]["deviance"] == pytest.approx(deviance)
+    edges = filter.rule_edges(table, sample, TemplateRule()).set_index("quantity")
+    assert edges.loc["votes", "smallest"] == 6 and edges.loc["votes", "chance"] < 1e-6
+    assert edges.loc["boxes", "below"] == 0
+
+
+@pytest.mark.corpora
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="real data sets are not here")
+def test_the_shipped_counts_are_those_of_the_data_sets() -> None:
+    records = data_sets.read_records(CORPORA / "imgflip575k", [])
+    cm50 = data_sets.read_cm50(CORPORA / "cm50", [])
+    sample = data_sets.Data({}, records, *cm50, []).published("validation")
+    rule, shipped = TemplateRule(), lesson.derived_counts()
+    edges = filter.rule_edges(records, sample, rule).set_index("quantity").loc[shipped.edges["quantity"]]
+    assert edges["smallest"].tolist() == shipped.edges["smallest"].tolist()
+    assert edges["below"].tolist() == shipped.edges["below"].tolist()
+    done = filter.filter_records(records, rule, sample=sample)
+    kept = done.templates.set_index("template")["kept"].astype(float)
+    known = shipped.templates.dropna(subset="kept").set_index("template")
+    assert (kept[known.index] == known["kept"]).all() and len(known) == 39
+    place = done.memes.groupby("template").cumcount() / done.memes["template"].map(kept)
+    first = place[done.memes["meme_id"].isin(sample["meme_id"])].groupby(done.memes["template"]).min()
+    assert np.allclose(first[known.index], known["first_place"], atol=1e-4)
+    measured = filter.measure(records)
+    passes = filter.passing(measured, rule.model_copy(update={"min_votes": 0}))
+    passes &= measured["template"].isin(known.index).to_numpy()
+    assert measured.loc[passes, "votes"].value_counts()[6] == shipped.votes.set_index("votes")["records"][6]
+
+
+# --- prompts and annotation ---------------------------------------------------------------------------
+
+
+def test_prompts_have_what_their_rows_say() -> None:
+    table = prompts.prompt_table()
+    assert table.loc["gpt4o", "published"] == 49 and set(table["table"]) == {5, 9, 10, 11}
+    for spec in (spec for spec in prompts.paper_rows() if spec.file):
+        text = prompts.message(spec, MEME, INFO, True, None).text
+        assert ("It cries steam." in text) == (spec.context != "no"), spec.name
+        assert "hot" in text and ">>> hot" not in text, "fenced"
+        assert ("Sad-Kettle" in text) == spec.form.sees
+        seen = prompts.message(spec, MEME, INFO, False, Shown(image_id="x", load=str))
+        assert len(seen.images) == spec.form.sees and "It cries steam." not in seen.text
+    with pytest.raises(ProfileError, match="gpt4o"):
+        prompts.prompt("three_step_critical")
+
+
+def test_devices_are_mapped_as_table_12_has_them() -> None:
+    assert prompts.normalise(["Irony.", "none", "humor", "irony"]) == (["irony"], ["humor"])
+    words = ["sarcasm", "simile", "hyperbole", "antithesis", "oxymoron", "anthrop", "nonsense"]
+    assert prompts.to_figmemes(words) == ["exaggeration", "irony", "anthrop", "metaphor", "contrast"]
+    named = {label for label in prompts.TABLE_12.values() if label}
+    assert named == set(data_sets.FIGMEMES_LABELS) and len(prompts.DEVICES) == 24
+
+
+def test_replies_give_the_fields_of_a_reading() -> None:
+    def fields(said: dict, schema: type) -> dict:
+        return prompts.parse(Reply(text=json.dumps(said)), schema)
+
+    five = fields(FIVE, prompts.FiveTasksReply)
+    assert five["literary_devices"] == ["hyperbole"] and five["emotion"] == "sadness"
+    assert fields(FIVE | {"literary device": "N/A"}, prompts.FiveTasksReply)["literary_devices"] == []
+    free = FIVE | {"literary device": "Irony; wordplay", "emotion word": "Glee."}
+    assert fields(free, prompts.FreeWordsReply)["literary_devices"] == ["irony", "wordplay"]
+    assert fields(STEPS, prompts.ThreeStep12Reply) == {"literary_devices": ["irony"]}, "refuted"
+    bad = [
+        (FIVE | {"emotion word": "glee"}, prompts.FiveTasksReply),
+        (FIVE | {"meaning of the meme": "too short"}, prompts.FiveTasksReply),
+        (STEPS | {"extraction of answer": ["irony", "metaphor"]}, prompts.ThreeStep12Reply),  # not compared
+        (STEPS, prompts.BaselineReply),
+    ]
+    for said, schema in bad:
+        with pytest.raises(UnusableReply):
+            fields(said, schema)
+
+
+def test_the_sample_is_in_proportion_and_stays() -> None:
+    memes = [
+        MEME.model_copy(update={"meme_id": f"{t}{n}", "template": t})
+        for t, m in (("A", 60), ("B", 30), ("C", 10))
+        for n in range(m)
+    ]
+    drawn = annotation.draw_sample(memes, 10, 3)
+    assert Counter(m.template for m in drawn) == {"A": 6, "B": 3, "C": 1}
+    assert drawn == [m for m in memes if m in drawn] == annotation.draw_sample(memes, 10, 3)
+    assert annotation.draw_sample(memes, None, 3) == memes
+
+
+def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) -> None:
+    Image.new("RGB", (30, 30), "red").save(tmp_path / "a1.png")
+    memes = [MEME, MEME.model_copy(update={"meme_id": "b2"})]
+
+    def reply(request) -> str:
+        if request.subject.startswith("b2") and "three_step" in request.subject:
+            return "no"
+        return json.dumps(FIVE if "gpt4o" in request.subject else STEPS)
+
+    profile = Profile(name="p")
+    specs = annotation.passes(profile.cm50.annotation)
+    chat = Chat(ScriptedBackend(reply), None, "live", 4)
+    first, second = asyncio.run(annotation.annotate(memes, [INFO], chat, profile, specs, tmp_path))
+    assert first.prompt == "gpt4o+three_step_12" and first.context and first.emotion == "sadness"
+    assert first.literary_devices == ["irony"] and first.image_caption == FIVE["visual elaboration"]
+    assert second.prompt.endswith("(text only)") and second.unscored.startswith("three_step_12:")
+    assert second.image_caption == ""
+    counts = annotation.reading_counts([first, second]).set_index(["what", "label"])
+    assert counts.loc[("device", "irony"), "share"] == 1 and counts.loc[("unscored", ""), "readings"] == 1
+
+
+@pytest.mark.parametrize(
+    "keys", [{"prompt": "three_step"}, {"devices_prompt": "gpt4o"}, {"prompt": "", "devices_prompt": ""}]
+)
+def test_prompts_in_the_wrong_place_are_refused(keys: dict) -> None:
+    with pytest.raises(ProfileError, match="devices_prompt"):
+        annotation.passes(TemplateAnnotation(**keys))
+
+
+# --- matching -----------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """Rows by name of a file and by text."""
+
+    name = "clip:made"
+
+    def __init__(self, rows: dict[str, list[float]]) -> None:
+        self.rows = rows
+
+    def encode_images(self, files: list[Path]) -> np.ndarray:
+        return np.array([self.rows[file.stem] for file in files], dtype=np.float32)
+
+    def encode_texts(self, texts: list[str]) -> np.ndarray:
+        return np.array([self.rows[text] for text in texts], dtype=np.float32)
+
+
+ROWS = {
+    "near": [3, 0], "far": [40, 9], "cat": [3, 1], "dog": [0, 5], "about cat": [2, 0], "about dog": [0, 2],
+    "says": [2, 1], "else": [0, -9], "title": [1, 4],
+}  # fmt: skip
+
+
+def matched(monkeypatch, values: float | Exception = 0.25) -> matching.Matches:
+    def distances(pairs: list) -> np.ndarray:
+        if isinstance(values, Exception):
+            raise values
+        return np.full(len(pairs), values)
+
+    monkeypatch.setattr(matching, "lpips_distances", distances)
+    memes = [
+        matching.Instance("near", Path("near.png"), "says", "title"),
+        matching.Instance("far", Path("far.png"), "else", "else"),
+    ]
+    templates = [matching.Instance(t, Path(f"{t}.png"), f"about {t}") for t in ("cat", "dog")]
+    return matching.match(memes, templates, Encoder(ROWS))
+
+
+def test_the_nearest_template_is_matched_and_checked(monkeypatch) -> None:
+    done = matched(monkeypatch)
+    pairs = done.pairs.set_index(["instance", "variant"])
+    both = np.hstack([ROWS["near"], ROWS["says"]]), np.hstack([ROWS["cat"], ROWS["about cat"]])
+    assert pairs.loc[("near", "concatenated"), "distance"] == pytest.approx(np.linalg.norm(both[0] - both[1]))
+    assert not pairs.loc[("far", "concatenated"), "near"] and not pairs.loc[("far", "concatenated"), "kept"]
+    cosine = (normalise(np.array([ROWS["title"]])) @ normalise(np.array([ROWS["dog"]])).T).item()
+    row = pairs.loc[("near", "ocr_cosine")]
+    assert row["template"] == "dog" and row["distance"] == pytest.approx(cosine) and row["kept"]
+    missing = matched(monkeypatch, ModelMissing("LPIPS is not here"))
+    assert missing.not_computed == "not computed here: LPIPS is not here" and not missing.pairs["kept"].any()
+    assert missing.pairs["near"].sum() == done.pairs["near"].sum()
+
+
+def test_what_a_person_said_is_read_and_counted(tmp_path: Path, monkeypatch) -> None:
+    done, file = matched(monkeypatch), tmp_path / "said.csv"
+    run = run_of(tmp_path, cm50={"matching": {"confirmed": str(file), "clip": "own/clip"}})
+    file.write_text("\ufeffinstance,template,action\nnear,cat,keep\n", encoding="utf-8")
+    said = matching.confirmed_matches(run, done, "memecap")
+    assert dict(zip(said["template"], said["confirmed"], strict=True)) == {"cat": True, "dog": None}
+    counts = matching.match_counts(run, done, said, "memecap")
+    assert counts.loc["confirmed by a person", "pairs"] == "1 (1 looked at)"
+    assert counts.loc["confirmed by a person", "paper"] == "another model: none"
+    for row in ("near,horse,keep", "near,cat,perhaps", "x"):
+        file.write_text(f"instance,template,action\n{row}\n", encoding="utf-8")
+        with pytest.raises(data_sets.DataSetError, match=r"said\.csv"):
+            matching.confirmed_matches(run, done, "memecap")
+
+
+# --- metrics and tables -------------------------------------------------------------------------------
+
+
+def test_modes_pair_predictions_and_references_as_the_paper_does() -> None:
+    said, refs = [["a", "b"], ["c"]], [["r", "s"], ["t"]]
+    assert metrics.expand("extended", said, refs)[2] == [0, 0, 1, 1, 2]
+    assert metrics.expand("concatenated", said, refs)[1] == [["rs"], ["rs"], ["t"]]
+    assert metrics.expand("multi-reference", said, refs)[1] == [["r", "s"], ["r", "s"], ["t"]]
+    assert metrics.expand("fully-concatenated", said, refs)[:2] == (["a b", "c"], [["r s"], ["t"]])
+    fake = {"BLEURT": lambda texts, refs: np.arange(len(texts), dtype=float)}
+    assert metrics.score(fake, "BLEURT", "best match", said, refs) == pytest.approx((1 + 3 + 4) / 3)
+    assert metrics.score(fake, "BLEURT", "fully-concatenated", [["a"]], [["r"]]) is None
+    assert metrics.score(fake, "BLEURT", "multi-reference", said, refs) is None
+    with pytest.raises(ModelMissing, match=r"cm50\.metrics\.bleurt"):
+        metrics.score(metrics.all_metrics(AnnotationMetrics()), "BLEURT", "extended", said, refs)
+
+
+def test_metrics_of_the_field_by_hand() -> None:
+    assert metrics.rouge_l(["the cat sat"], [["the cat", "a dog"]])[0] == pytest.approx(0.8)
+    assert metrics.bleu(["a b c d e"], [["a b c d e"]]) == pytest.approx(1)
+    assert metrics.bleu(["a b"], [["a c"]]) == 0, "no smoothing"
+    assert metrics.chrf(["abc"], [["abc", "x"]]) == pytest.approx(100)
+
+
+def test_macro_f1_both_ways() -> None:
+    truth = {"1": ["irony"], "2": ["allusion", "irony"]}
+    found = tables.macro_f1({"1": ["sarcasm"], "2": ["irony", "metaphor"]}, truth)
+    assert found["macro-F1 per label"] == f"{1 / 6:.3f}"  # irony 1, all other labels 0
+    assert found["macro-F1 flattened"] == f"{(2 * 2 / (2 * 2 + 2) + 2 * 8 / (2 * 8 + 2)) / 2:.3f}"
+
+
+def test_tables_9_to_11_score_real_readings_alone(tmp_path: Path) -> None:
+    (tmp_path / "memes-test.json").write_text(json.dumps([memecap_row("a")]), encoding="utf-8")
+    labels = tmp_path / "figmemes_annotations.tsv"
+    labels.write_text("img_name\t" + "\t".join(data_sets.FIGMEMES_LABELS) + "\n7.png\t0\t0\t1\t0\t0\t0\n")
+    chosen = metrics.all_metrics(AnnotationMetrics())
+    real = [
+        reading("memes_a", prompt="five_tasks", meme_caption="a wants the weekend."),
+        reading("7", prompt="three_step_12", literary_devices=["irony"]),
+        reading("7", prompt="baseline (text only)", literary_devices=["irony"]),
+    ]
+    found = tables.quality_tables(real, tmp_path, labels, chosen)
+    ten = found[10].set_index(["prompt", "mode"])
+    assert ten.loc[("five_tasks", "multi-reference"), "ROUGE-L"] == "1.000"
+    assert ten.loc[("five_tasks", "extended"), "BLEURT"] == "not computed here"
+    assert ten.loc[("five_tasks", "extended"), "BLEURT (paper)"] != ""
+    assert "names this prompt" in ten.loc[("caption_few_shot", "extended"), "note"]
+    assert found[11].set_index("prompt").loc["three_step_12", "memes"] == 1
+    assert found[9]["memes"].sum() == 0, "a reading without the picture is of another prompt"
+    made_up = [one.model_copy(update={"source": "simulated"}) for one in real]
+    assert (
+        sum(
+            table["memes"].sum()
+            for table in tables.quality_tables(made_up, tmp_path, labels, chosen).values()
+        )
+        == 0
+    )
+    nothing = tables.quality_tables(real, None, None, chosen)
+    assert "cm50.memecap" in nothing[10]["note"].iloc[-1] and nothing[11]["memes"].sum() == 0
+
+
+def test_embedded_text_is_held_against_the_record() -> None:
+    memes = [
+        MEME.model_copy(update={"meme_id": str(n), "captions": ["Don't wait!", "now"]}) for n in range(9)
+    ]
+    readings = [reading(str(n), embedded_text="dont wait / NOW" if n else "dont wit") for n in range(9)]
+    table = tables.embedded_text_table([*readings, reading("0", unscored="no")], memes)
+    assert table.loc["character error rate", "mean"] == pytest.approx(5 / 13 / 9)
+    assert table.loc["word error rate", "mean"] == pytest.approx(2 / 3 / 9)
+    assert table.loc["words found", "mean"] == pytest.approx((8 + 2 / 5) / 9)
+    assert table.loc["words found", "median"] == 1 and tables.embedded_text_table([], memes).empty
+
+
+def test_lengths_and_votes() -> None:
+    readings = [
+        reading(str(n), meme_caption="a b c", image_caption="a", embedded_text="x" * n) for n in range(3)
+    ]
+    lengths = tables.text_lengths(readings, "no/such-clip")
+    assert lengths["words"].sum() == 9 + 3 + 2 and lengths["tokens"].isna().all()
+    table = tables.lengths_table(lengths)
+    assert table.loc["meme_caption", "words, median"] == 3 and table.loc["embedded_text", "texts"] == 2
+    assert tables.votes().loc["GPT-4o, with context", "votes"] == 49
