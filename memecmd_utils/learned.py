@@ -342,68 +342,39 @@ GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Corpus(GradedTurns):
-    """Graded turns with the vectors of all that is known of turns and memes."""
+    """Graded turns with the vectors, [n, 6, dim] each, of all that is known of turns and memes."""
 
     given_means: Sequence[np.ndarray | None] = (None, None)
     """What is taken off the texts of turns, [6, dim] for each embedder; None: their own means."""
 
-    @cached_property
-    def names(self) -> np.ndarray:
-        """Dialogue id of every turn."""
-        return np.array(self.clusters)
-
-    @cached_property
-    def kinds(self) -> np.ndarray:
-        """Kind of every turn's dialogue, news or role."""
-        return np.array([query.dialogue.kind for query in self.asked])
-
-    @cached_property
-    def _turns(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        texts = [row for dialogue in self.dialogues for row in texts_of_dialogue(dialogue)]
-        parts = zip(self.encoders.values(), self.given_means, strict=True)
-        return [encode_texts(texts, encode, "query", means) for encode, means in parts]
-
-    @property
-    def turns(self) -> list[np.ndarray]:
-        """[turns, 6, dim] for each embedder."""
-        return [vectors for vectors, _ in self._turns]
-
-    @property
-    def turn_means(self) -> list[np.ndarray]:
-        """What was taken off, [6, dim] for each embedder."""
-        return [means for _, means in self._turns]
-
-    @cached_property
-    def meme_vectors(self) -> list[np.ndarray]:
-        """[memes, 6, dim] for each embedder."""
-        texts = [meme_texts(self.memes[a.meme_id], a) for a in self.annotations]
-        return [encode_texts(texts, encode, "document")[0] for encode in self.encoders.values()]
-
-    @cached_property
-    def inputs(self) -> np.ndarray:
-        """What the gate reads at every turn."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.names = np.array(self.clusters)
+        self.kinds = np.array([query.dialogue.kind for query in self.asked])
+        sent = [self.truth.turns_of(marker) for marker in self.truth.markers]
+        self.marks = np.array([[key in turns for turns in sent] for key in self.keys], dtype=int)
+        of_turns = [row for dialogue in self.dialogues for row in texts_of_dialogue(dialogue)]
+        of_memes = [meme_texts(self.memes[a.meme_id], a) for a in self.annotations]
+        encoders = list(zip(self.encoders.values(), self.given_means, strict=True))
+        turns = [encode_texts(of_turns, encode, "query", means) for encode, means in encoders]
+        self.turns, self.turn_means = map(list, zip(*turns, strict=True))
+        self.meme_vectors = [encode_texts(of_memes, encode, "document")[0] for encode, _ in encoders]
         numbers, speakers = [s.turn for s in self.summaries], [s.speaker for s in self.summaries]
-        return gate_inputs(self.turns[0], numbers, speakers)
+        self.inputs = gate_inputs(self.turns[0], numbers, speakers)
+
+    @property
+    def gains(self) -> np.ndarray:
+        """[turns, memes], 0-4, twice the mean grade; nan where nobody graded."""
+        return 2 * self.grades
 
     @cached_property
     def cosines(self) -> np.ndarray:
         """Of all pairs, float32 [turns, memes, 72]."""
         pairs = zip(self.turns, self.meme_vectors, strict=True)
         parts = [np.einsum("tid,mjd->tmij", t, m, optimize=True) for t, m in pairs]
-        return np.stack(parts, axis=2).reshape(*self.gains.shape, -1).astype(np.float32)
-
-    @cached_property
-    def gains(self) -> np.ndarray:
-        """[turns, memes], 0-4, twice the mean grade; nan where nobody graded."""
-        return 2 * self.grades
-
-    @cached_property
-    def marks(self) -> np.ndarray:
-        """Whether a marker would send a meme, 0 or 1, [turns, markers]."""
-        sent = [self.truth.turns_of(marker) for marker in self.truth.markers]
-        return np.array([[key in turns for turns in sent] for key in self.keys], dtype=int)
+        return np.stack(parts, axis=2).reshape(*self.grades.shape, -1).astype(np.float32)
 
     def predict(self, placement: LearnedPlacement) -> Predicted:
         """What is said of every turn by the model that did not see its dialogue."""

@@ -1,6 +1,8 @@
 """Learned placement on made-up turns: it finds what is there, and sees nothing of what it predicts."""
 
+import copy
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -31,9 +33,10 @@ def made_dialogue(number: int) -> Dialogue:
 def corpus() -> Corpus:
     """Emotion meets emotion decides which meme fits; the first number of S decides whether one is wanted."""
     rng = np.random.default_rng(0)
-    dialogues, memes = [made_dialogue(n) for n in range(20)], [f"m{m:02}" for m in range(MEMES)]
-    said, nothing = [made_up.annotation(name) for name in memes], GroundTruth([], [])
-    made = Corpus(made_up.profile(), dialogues, {}, said, nothing, (), {})
+    dialogues, names = [made_dialogue(n) for n in range(20)], [f"m{m:02}" for m in range(MEMES)]
+    said, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
+    encoders = {str(dim): functools.partial(made_up.vectors, dim=dim) for dim in DIMS}
+    made = Corpus(made_up.profile(), dialogues, memes, said, GroundTruth([], []), (), encoders)
 
     def units(rows: int, dim: int) -> np.ndarray:
         vectors = rng.normal(size=(rows, 6, dim))
@@ -46,20 +49,24 @@ def corpus() -> Corpus:
     wanted = turns[0][:, 0, 0] + rng.normal(scale=0.1, size=len(made.asked)) > 0
     marks = np.stack([wanted, wanted ^ (rng.random(len(made.asked)) < 0.05)], axis=1).astype(int)
     means = [np.zeros((6, dim), np.float32) for dim in DIMS]
+    inputs = learned.gate_inputs(turns[0], [s.turn for s in made.summaries], ["A"] * len(turns[0]))
     return changed(
-        made, _turns=list(zip(turns, means, strict=True)), meme_vectors=vectors, grades=gains / 2, marks=marks
+        made,
+        turns=turns,
+        meme_vectors=vectors,
+        turn_means=means,
+        grades=gains / 2,
+        marks=marks,
+        inputs=inputs,
     )
 
 
 def changed(corpus: Corpus, **values) -> Corpus:
-    """The same turns and memes with other matrices in place of what would be computed."""
-    other = dataclasses.replace(corpus)
-    kept = {
-        name: vars(corpus)[name]
-        for name in ("_turns", "meme_vectors", "grades", "marks")
-        if name in vars(corpus)
-    }
-    vars(other).update({**kept, **values})
+    """The same turns and memes with other matrices."""
+    other = copy.copy(corpus)
+    vars(other).update(values)
+    if "grades" in values:
+        other.known = np.flatnonzero(grades.fits(other.grades).any(axis=1))
     return other
 
 
@@ -305,10 +312,7 @@ def test_the_memory_of_the_last_meme_keeps_memes_apart(made: Graded) -> None:
         same = graded.corpus.names[1:] == graded.corpus.names[:-1]
         return int((sent[1:] & sent[:-1] & same).sum())
 
-    kept = dataclasses.replace(made.corpus, profile=made.corpus.profile.replace(learned_penalty=5.0))
-    vars(kept).update(
-        {name: vars(made.corpus)[name] for name in ("_turns", "meme_vectors", "grades", "marks")}
-    )
+    kept = changed(made.corpus, profile=made.corpus.profile.replace(learned_penalty=5.0))
     keeping = dataclasses.replace(made, corpus=kept)
     assert followed(keeping) < followed(made)
 
