@@ -76,7 +76,7 @@ fit-placement: $(READY)
 evaluate-mod: $(READY)
 	@$(MEMECMD) evaluate-mod "$(MOD)" --run "$(RUN)" $(if $(DIALOGUES),--dialogues "$(DIALOGUES)")
 
-#+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py embedder" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
+#+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
 leaderboard: $(READY)
 	@$(MEMECMD) leaderboard $(ENTRY) --name "$(NAME)" --run "$(RUN)" --grades "$(GRADES)" --release "$(RELEASE)" --mod "$(MOD)"
 
