@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from tqdm.auto import tqdm
 from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.evaluation import frame_rows
-from memecmd_utils.files import ExtraMissing, MemecmdError, StageOutputError, paths
+from memecmd_utils.files import MemecmdError, StageOutputError, paths
 from memecmd_utils.grades import GradedTurns, GroundTruth, Split
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
@@ -530,8 +529,6 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
     ranking, placed memes and gate as tables in Markdown.
     """
-    if find_spec("sklearn") is None:
-        raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
     split = next(iter(splits_of(run, path)), Split("", [], {}, [], {"": []}))
     first = next(iter(split.grades.values()))
     graded = {grade.dialogue_id for grade in first}

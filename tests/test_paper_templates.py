@@ -26,6 +26,8 @@ from whole_pipeline import KEY_VARIABLE, PROFILE, command
 from memecmd_utils.files import paths
 from memecmd_utils.template_memes.metrics import WIRING
 
+pytestmark = pytest.mark.paper
+
 TESTS = Path(__file__).parent
 STAGES = ("07_template_memes", "08_meme_text_retrieval")
 SAMPLE, MODEL = 6, "made-for-the-test"
@@ -169,27 +171,13 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     assert len(first) > 5 and again.table("mtrclip_changes").empty
 
 
-ASKS = re.compile(r"importorskip|\bneed_tuning\(|\bneed_paper_extra\(")
-PACKAGE = re.compile(
-    r"[\"'](torch|transformers|lpips|bert_score|optuna|beir)[\"']|need_tuning\(|need_paper_extra\("
-)
-
-
-def test_every_test_that_needs_torch_is_in_the_list() -> None:
-    makefile = (paths.root / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    listed = re.search(r"^PAPER_TESTS := (.*)$", makefile, re.M)[1].split()
-    texts = {p.relative_to(TESTS).as_posix()[:-3]: p.read_text("utf-8") for p in TESTS.rglob("test_*.py")}
-    asking = {name for name, text in texts.items() if ASKS.search(text) and PACKAGE.search(text)}
-    assert sorted(listed) == sorted(asking)
-
-
 @pytest.mark.parametrize(("required", "summary"), [("1", "3 failed, 1 skipped"), ("", "4 skipped")])
 def test_where_the_packages_are_required_their_absence_fails(
     tmp_path: Path, required: str, summary: str
 ) -> None:
     lines = (
         "pytest.importorskip('no_such_package')",
-        "pytest.importorskip('no_such_package', reason='needs the `search` extra')",
+        "pytest.importorskip('no_such_package', reason='needs the `metrics` extra')",
         "pytest.skip('torch, lpips not installed (the `paper` extra)')",
         "pytest.skip('the CM50 sample is not on this machine')",
     )
