@@ -48,11 +48,6 @@ Encode = Callable[[Sequence[str], str], np.ndarray]
 # --- The index: memes and turns as vectors
 
 
-def mean_row(vectors: np.ndarray) -> np.ndarray:
-    """Mean of the rows, summed in float64: in float32 that of thousands of equal rows errs by 1e-4."""
-    return vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
-
-
 def centre(vectors: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
     """Subtract the mean (by default their own) from unit vectors [n, dim] and scale back to unit length.
 
@@ -242,24 +237,6 @@ def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
     return by_id[np.argsort(-np.round(scores[:, by_id], 9), axis=1, kind="stable")]
 
 
-def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
-    """The first k of `order`, far faster than sorting; -1 where only scores of -inf are left."""
-    by_id = np.argsort(np.array(meme_ids, dtype=str))
-    ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
-    best = take_best(ordered.copy(), k)
-    return np.where(np.isneginf(np.take_along_axis(ordered, best, axis=1)), -1, by_id[best])
-
-
-def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
-    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
-    rows = np.arange(len(scores))
-    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
-    for place in range(out.shape[1]):
-        out[:, place] = scores.argmax(axis=1)
-        scores[rows, out[:, place]] = -np.inf
-    return out
-
-
 @dataclass(frozen=True)
 class ScoredDialogue:
     """One dialogue's turns 2..T: their queries [n, 3, dim] and their ranking."""
@@ -283,8 +260,13 @@ def score_dialogues(
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
     turn still counts. Raises `StageOutputError` where no turn has one.
     """
-    queries = encode_queries(dialogues, encode, profile)
-    return cut(dialogues, queries, top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k))
+    queries, out, start = encode_queries(dialogues, encode, profile), [], 0
+    found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+    for dialogue in dialogues:
+        part = slice(start, start := start + len(dialogue.summaries))
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in found))))
+    return out
 
 
 def encode_queries(dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> np.ndarray:
@@ -303,16 +285,6 @@ def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
     """Rows of the `usable` turns (a mask) at their places among all; zeros at the others."""
     out = np.zeros((len(usable), *rows.shape[1:]), dtype=rows.dtype)
     out[usable] = rows
-    return out
-
-
-def cut(dialogues: Sequence[Dialogue], queries: np.ndarray, ranking: Ranking) -> list[ScoredDialogue]:
-    """Each dialogue's part of what was found for the turns 2..T of all, one after another."""
-    out, start = [], 0
-    for dialogue in dialogues:
-        part = slice(start, start := start + len(dialogue.summaries))
-        turns = tuple(summary.turn for summary in dialogue.summaries)
-        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in ranking))))
     return out
 
 
