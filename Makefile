@@ -120,7 +120,7 @@ bench: $(READY)
 coverage: $(READY)
 	$(PY) tests/bench/coverage.py reports/coverage.md
 
-#+ Check style, import rules, types of nouns and faces, and that what is imported is declared
+#+ Check style, import rules, types of the nouns, and that what is imported is declared
 lint: $(READY)
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	$(VENV)/bin/lint-imports
