@@ -9,8 +9,8 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -258,6 +258,9 @@ def score_dialogues(
     turn still counts. Raises `StageOutputError` where no turn has one.
     """
     queries, out, start = encode_queries(dialogues, encode, profile), [], 0
+    if index.propose is not None:
+        drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
+        index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
     found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     for dialogue in dialogues:
         part = slice(start, start := start + len(dialogue.summaries))
@@ -611,20 +614,36 @@ def write_faiss(folder: Path, n: int, seed: int) -> None:
     faiss.write_index(index, str(folder / "index.faiss"))
 
 
-def open_on_disk(folder: Path, meme_ids: Sequence[str], share: float = 0.2) -> MemeIndex:
-    """Open a library on disk; a `share` of its lists is looked into for a turn."""
+def open_on_disk(folder: Path, meme_ids: Sequence[str]) -> MemeIndex:
+    """Open a library on disk."""
     faiss = import_faiss()
     index = faiss.read_index(str(folder / "index.faiss"), faiss.IO_FLAG_MMAP_IFC)
-    probes = max(1, round(share * faiss.extract_index_ivf(index).nlist))
-    lists = faiss.SearchParametersIVF(nprobe=probes)
-    refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
-    looked_into = faiss.SearchParametersPreTransform(index_params=refined)
+    n_lists = faiss.extract_index_ivf(index).nlist
 
-    def propose(weighted: np.ndarray, n: int) -> np.ndarray:
+    def propose(weighted: np.ndarray, n: int, share: float = 0.25) -> np.ndarray:
+        """Positions [turns, n or more], from this share of the lists."""
+        lists = faiss.SearchParametersIVF(nprobe=max(1, round(share * n_lists)))
+        refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
+        looked_into = faiss.SearchParametersPreTransform(index_params=refined)
         return index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
 
     rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
     return MemeIndex(tuple(meme_ids), rows, propose)
+
+
+def tuned(index: MemeIndex, queries: np.ndarray, weights: Sequence[float], k: int = 10) -> MemeIndex:
+    """The library on disk with the fewest lists that find 97 % of what all of them find for these turns."""
+
+    def looking_into(share: float) -> tuple[MemeIndex, np.ndarray]:
+        found = replace(index, propose=partial(index.propose, share=share))
+        return found, top_k(found, queries, weights, k).memes
+
+    true = looking_into(1.0)[1]
+    for share in 2.0 ** np.arange(-9, 1):
+        found, memes = looking_into(share)
+        if (memes[:, :, None] == true[:, None, :]).any(axis=1).mean() >= 0.97:
+            break
+    return found
 
 
 def import_faiss() -> Any:
