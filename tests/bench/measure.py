@@ -104,10 +104,10 @@ def scoring() -> Iterator[Figure]:
 
 
 def million() -> Iterator[Figure]:
-    """FAISS proposes, stored float16 rows rank: vectors of clusters with noise, 4 x 96 dimensions."""
+    """FAISS proposes, stored float16 rows rank: vectors of clusters with noise, 4 x 384 dimensions."""
     import resource
 
-    rng, n, dim = np.random.default_rng(13), 1_000_000, 96
+    rng, n, dim = np.random.default_rng(13), 1_000_000, 384
     centres = unit(rng, 20_000, 4 * dim)
 
     def rows(count: int) -> np.ndarray:
