@@ -88,7 +88,7 @@ class Library:
             return None
         texts = {field: [getattr(s, field) for s in summaries] for field in QUERY_FIELDS}
         return {
-            field: retrieval.mean_row(self.encode(of_field, "query")) for field, of_field in texts.items()
+            field: self.encode(of_field, "query").mean(axis=0) for field, of_field in texts.items()
         }
 
     def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
