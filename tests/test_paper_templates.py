@@ -5,10 +5,7 @@ in the paper's form, and what was computed is replayed without weights.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +20,10 @@ from fault_server import FaultServer
 from template_world import CAPS, HELD_OUT, MEMES
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
-from memecmd_utils.files import paths
 from memecmd_utils.template_memes.metrics import WIRING
 
-TESTS = Path(__file__).parent
+pytestmark = pytest.mark.paper
+
 STAGES = ("07_template_memes", "08_meme_text_retrieval")
 SAMPLE, MODEL = 6, "made-for-the-test"
 ASKED = ("five_tasks", "three_step_12")
@@ -78,7 +75,7 @@ class World(NamedTuple):
         }  # fmt: skip
         settings = f"cm50='{json.dumps(cm50)}' mtrclip='{json.dumps(mtrclip)}' mode={mode}"
         environment = {"PROFILE": PROFILE, "SET": settings, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        environment["TORCH_HOME"] = str(self.project / "models" / "torch")
+        environment["TORCH_HOME"] = str(self.project.parent / ("torch" if mode == "auto" else "empty"))
         done = command(self.project, "reproduce", "--templates", **environment)
         assert done["status"] == 0, (done["stdout"][-3000:], done["stderr"][-6000:])
         report = max((self.project / "reports").glob(f"{PROFILE}*"), key=lambda path: path.stat().st_mtime_ns)
@@ -91,7 +88,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     base = tmp_path_factory.mktemp("templates")
     project = whole_pipeline.copy_project(base / "project")
     models = template_world.models(project / "models")
-    tiny_metrics.alexnet(project / "models" / "torch")
+    tiny_metrics.alexnet(base / "torch")
     return World(project, template_world.data_sets(base), models)
 
 
@@ -167,40 +164,3 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     pd.testing.assert_frame_equal(first, second)  # the baseline's numbers are those of before
     assert NOT_COMPUTED in again.shown(STAGES[1], "template_memes.tune")
     assert len(first) > 5 and again.table("mtrclip_changes").empty
-
-
-ASKS = re.compile(r"importorskip|\bneed_tuning\(|\bneed_paper_extra\(")
-PACKAGE = re.compile(
-    r"[\"'](torch|transformers|lpips|bert_score|optuna|beir)[\"']|need_tuning\(|need_paper_extra\("
-)
-
-
-def test_every_test_that_needs_torch_is_in_the_list() -> None:
-    makefile = (paths.root / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    listed = re.search(r"^PAPER_TESTS := (.*)$", makefile, re.M)[1].split()
-    texts = {p.relative_to(TESTS).as_posix()[:-3]: p.read_text("utf-8") for p in TESTS.rglob("test_*.py")}
-    asking = {name for name, text in texts.items() if ASKS.search(text) and PACKAGE.search(text)}
-    assert sorted(listed) == sorted(asking)
-
-
-@pytest.mark.parametrize(("required", "summary"), [("1", "3 failed, 1 skipped"), ("", "4 skipped")])
-def test_where_the_packages_are_required_their_absence_fails(
-    tmp_path: Path, required: str, summary: str
-) -> None:
-    lines = (
-        "pytest.importorskip('no_such_package')",
-        "pytest.importorskip('no_such_package', reason='needs the `search` extra')",
-        "pytest.skip('torch, lpips not installed (the `paper` extra)')",
-        "pytest.skip('the CM50 sample is not on this machine')",
-    )
-    tests = "".join(f"\n\ndef test_{n}():\n    {line}\n" for n, line in enumerate(lines))
-    (tmp_path / "test_it.py").write_text(f"import pytest\n{tests}", encoding="utf-8")
-    found = TESTS, TESTS / "helpers", paths.root
-    options = ["-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_it.py")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, found)), tiny_models.REQUIRED: required},
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert summary in done.stdout, done.stdout + done.stderr
-    assert done.stdout.count("made from requirements-paper.lock") >= 3 * (required == "1")

@@ -18,6 +18,8 @@ from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.settings import AnnotationMetrics, MtrclipSettings
 from memecmd_utils.template_memes import matching, metrics, tuning
 
+pytestmark = pytest.mark.paper
+
 
 @pytest.fixture(scope="module")
 def torch():
