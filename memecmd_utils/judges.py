@@ -122,7 +122,7 @@ def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
         spec = chat_from_dialogue(shown.dialogue, ids, shown.n_turns, position)
 
         def picture() -> bytes:  # as phones send it: a PNG takes four times as long as the drawing itself
-            return encode(draw_chat(spec, pictures), "jpeg")
+            return encode(draw_chat(spec, pictures))
 
         return spec_sha256(spec), picture
 
@@ -486,49 +486,40 @@ def rate_with(
     dialogues: Mapping[str, Dialogue],
     memes: Mapping[str, Meme],
 ) -> list[Rating]:
-    """Ratings by one judge.
+    """Ratings by one judge; what several strategies share is asked about once.
 
-    A yes/no judge is asked about each place and meme once, whichever strategies share them. A rating judge
-    gets one call per dialogue, strategy and length (unit `dialogue`) or per placed meme (unit `meme`), with
-    the chat up to u_t: what comes later cannot make a meme fit, and the rating serves every length.
+    A rating judge of unit `dialogue` gets one call a dialogue, strategy and length. All others are asked
+    about one meme, in the chat up to u_t: what comes later cannot make it fit, and it serves every length.
     """
-    full, by_call = judge.profile.dialogue.n_turns, judge.kind == "rating"
-    calls: list[tuple[Hashable, list[Placement], int, int]] = []  # key, memes shown, turns shown, length
-    if by_call and judge.profile.evaluation.judge_unit == "dialogue":
-        for strategy in dict.fromkeys(placed.strategy for placed in placements):
-            for name in dialogues:
-                mine = [p for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)]
-                mine.sort(key=lambda placed: placed.turn)
-                for n in evaluation.lengths(full):
-                    if shown := [placed for placed in mine if placed.turn <= n]:
-                        calls.append(((strategy, name, n), shown, n, n))
+    full = judge.profile.dialogue.n_turns
+    unit = "meme" if judge.kind == "yes_no" else judge.profile.evaluation.judge_unit
+    calls: list[tuple[tuple, list[Placement], int]] = []  # key, memes shown, turns shown
+    if unit == "dialogue":
+        chats: dict[tuple[str, str], list[Placement]] = {}
+        for placed in sorted(placements, key=lambda placed: placed.turn):
+            chats.setdefault((placed.strategy, placed.dialogue_id), []).append(placed)
+        for key, mine in chats.items():
+            spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in evaluation.lengths(full))
+            calls += [((*key, n), shown, n) for n, shown in spans if shown]
     else:
-        for p in placements:
-            key = (p.dialogue_id, p.turn, p.meme_id, *((p.strategy,) if by_call else ()))
-            calls.append((key, [p], p.turn, p.turn if by_call else full))
+        calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in placements]
     excerpts = {
         key: Excerpt(key, dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
-        for key, shown, n, _ in calls
+        for key, shown, n in calls
     }
-    answers = ask(list(excerpts.values()) if by_call else [excerpts[key] for key in sorted(excerpts)], judge)
-    return [
-        Rating(
-            dialogue_id=placed.dialogue_id,
-            turn=placed.turn,
-            strategy=placed.strategy,
-            meme_id=placed.meme_id,
-            judge=judge.name,
-            judge_unit=judge.profile.evaluation.judge_unit if by_call else "meme",
-            n_turns=length,
-            source=judge.chat.backend.source,
-            profile=judge.profile.name,
-            seed=judge.profile.seed,
-            **({"unscored": answer} if isinstance(answer, str) else answer[place]),
-        )
-        for key, shown, _, length in calls
-        for answer in [answers[key]]
-        for place, placed in enumerate(shown)
-    ]
+    answers = ask([excerpts[key] for key in sorted(excerpts)], judge)
+    of_judge = {
+        "judge": judge.name, "judge_unit": unit, "source": judge.chat.backend.source,
+        "profile": judge.profile.name, "seed": judge.profile.seed,
+    }  # fmt: skip
+    ratings = []
+    for key, shown, n in calls:
+        of_judge["n_turns"] = full if judge.kind == "yes_no" else n
+        for place, placed in enumerate(shown):
+            answer = answers[key]
+            scores = {"unscored": answer} if isinstance(answer, str) else answer[place]
+            ratings.append(Rating(**placed.model_dump(include=evaluation.PLACE), **of_judge, **scores))
+    return ratings
 
 
 # --- Study 1: does each judge tell memes that fit from those that do not, and is it steady?

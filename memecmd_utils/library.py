@@ -107,7 +107,7 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
             continue
         folder = paths.user_path(source)
         described = descriptions(folder)
-        for path in pictures.look_through(folder).images:
+        for path in pictures.look_through(folder):
             origin = pictures.readable(path.relative_to(folder))
             parent = PurePosixPath(origin).parent
             said = (described.get(path.name), picture_note(parent.name, PurePosixPath(origin).stem))

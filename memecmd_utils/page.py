@@ -145,7 +145,7 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
     strategies = list(profile.retrieval.strategies)
     scores = PlacedScores(records)
-    kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in ("news", "role")}
+    kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     halves = retrieval.halves(records.dialogues)

@@ -213,8 +213,6 @@ class Answers:
 
     answers: list[Any]
     key: list[KeyRow]
-    doubled: int = 0
-    """Answers that a later one of the same person to the same item replaced."""
     left_out: tuple[str, ...] = ()
     """Files that answer other forms."""
 
@@ -238,7 +236,7 @@ def collect(folder: Path, key: Sequence[KeyRow]) -> Answers:
     """
     known = {(row.form, row.item) for row in key}
     latest: dict[tuple, Any] = {}
-    doubled, others = 0, []
+    others = []
     for path in sorted(folder.glob("*.csv")):
         answers = read_rows(path, HumanRating, "correct the row or remove it")
         if answers and not {form for form, _ in known} & {answer.form for answer in answers}:
@@ -248,10 +246,9 @@ def collect(folder: Path, key: Sequence[KeyRow]) -> Answers:
             if (answer.form, answer.item) not in known:
                 raise FormError(f"{path.name}: there is no item {answer.item}; take the form's own file")
             name = answer.made_up, answer.rater, answer.item
-            doubled += name in latest
             if name not in latest or answer.at >= latest[name].at:
                 latest[name] = answer
-    return Answers(list(latest.values()), list(key), doubled, tuple(others))
+    return Answers(list(latest.values()), list(key), tuple(others))
 
 
 # --- what people say
@@ -354,8 +351,6 @@ def ratings_verdict(answers: Answers, tables: Mapping[str, pd.DataFrame]) -> str
         text += f" {len(used)} made-up answers try out the form and say nothing about the strategies."
     for row in tables["alpha"].query("scale == 'overall'").to_dict("records"):
         text += f" Krippendorff's alpha of the overall score: {statistics.format_interval(row, 'alpha')}."
-    if answers.doubled:
-        text += f" {answers.doubled} answers were replaced by later ones."
     if answers.left_out:
         text += f" Files of other forms, not read: {', '.join(answers.left_out)}."
     return text

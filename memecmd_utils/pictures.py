@@ -6,7 +6,7 @@ import stat
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -69,10 +69,8 @@ def decode_bytes(data: bytes) -> Image.Image:
                 return _to_rgb(_turned(image))
     except ImageRejected:
         raise
-    except Image.DecompressionBombError as error:
-        raise ImageRejected(f"too many pixels (limit {MAX_PIXELS:,}): {error}") from error
-    except MemoryError as error:
-        raise ImageRejected("too little memory to decode it") from error
+    except (Image.DecompressionBombError, MemoryError) as error:
+        raise ImageRejected(f"too many pixels to decode it: {error}") from error
     except UnidentifiedImageError as error:
         if looks_like_image(data[:16]):
             raise ImageRejected("broken image data: the header cannot be read") from error
@@ -156,20 +154,12 @@ def pictures_below(folder: Path) -> list[Path]:
     ]
 
 
-class FolderContents(NamedTuple):
-    """What a folder holds."""
+def look_through(folder: Path) -> list[Path]:
+    """All image candidates below `folder`, sorted by relative path, without hidden files; not decoded yet.
 
-    images: list[Path]
-    """Candidates, sorted by relative path; not decoded yet."""
-    links: int
-    """Links to files and folders, none of which was followed: what they lead to may be anywhere."""
-
-
-def look_through(folder: Path) -> FolderContents:
-    """All image candidates below `folder`, without hidden files.
-
-    A file with an image extension is always a candidate, any other one only if its first bytes say so.
-    Raises `LibraryError` for a missing folder, an unreadable one or one without any candidate.
+    A file with an image extension is always a candidate, any other one only if its first bytes say so. Links
+    are not followed: what they lead to may be anywhere. Raises `LibraryError` for a missing folder, an
+    unreadable one or one without any candidate.
     """
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
@@ -181,20 +171,17 @@ def look_through(folder: Path) -> FolderContents:
     def refuse(error: OSError) -> None:
         raise LibraryError(f"folder {error.filename} cannot be read: {error.strerror}") from error
 
-    candidates, links = [], 0
+    found = []
     for place, folders, names in os.walk(folder, onerror=refuse):
-        links += sum(Path(place, name).is_symlink() for name in [*folders, *names])
         folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
         paths = (Path(place, name) for name in names if not name.startswith("."))
-        candidates += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
-    if not candidates:
-        note = f"; {links} links in it are not followed" if links else ""
+        found += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
+    if not found:
         raise LibraryError(
-            f"meme source {folder} holds no image ({', '.join(FORMATS)}){note}: put images into it or "
-            "correct `sources` in the profile"
+            f"meme source {folder} holds no image ({', '.join(FORMATS)}; links are not followed): put images "
+            "into it or correct `sources` in the profile"
         )
-    candidates.sort(key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
-    return FolderContents(candidates, links)
+    return sorted(found, key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
 
 
 def _is_candidate(path: Path) -> bool:

@@ -190,11 +190,16 @@ class Summary(Record):
     unscored: str = ""
 
 
+Kind = Literal["news", "role", "own"]
+KINDS: dict[Kind, str] = {"news": "News-based", "role": "Role-based", "own": "Own"}
+"""What a dialogue starts from, and how tables and figures call it; `own`: it comes from a user's file."""
+
+
 class ColdStart(Record):
     """What a dialogue starts from: the context C_i, its title and its short form."""
 
     dialogue_id: Text
-    kind: Literal["news", "role", "own"]
+    kind: Kind
     ref: Text
     """Id of the news item, of the scenario, or of one's own dialogue."""
     title: Text
@@ -210,7 +215,7 @@ class Dialogue(Record):
     """One session with its turns and the summaries for t >= 2."""
 
     dialogue_id: Text
-    kind: Literal["news", "role", "own"]
+    kind: Kind
     ref: Text
     title: Text
     name_a: str

@@ -375,14 +375,9 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
 
     1 is full agreement, 0 what chance gives, below 0 disagreement beyond chance (Krippendorff, 2011). nan
     where it is not defined: no item with two values, or only one value in all of them. `clusters` names the
-    cluster of each item; `n` counts the items with two values or more. Raises ValueError for an infinite
-    value or a wrong shape.
+    cluster of each item; `n` counts the items with two values or more.
     """
     values = np.asarray(values, dtype=float)
-    if values.ndim != 2 or len(clusters) != values.shape[1]:
-        raise ValueError(f"values have shape {values.shape}, not [raters, {len(clusters)} items]")
-    if np.isinf(values).any():
-        raise ValueError("a value is infinite; a missing one is NaN")
     # A value that stands alone in its item can be paired with none, so it counts nowhere.
     paired = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
     if not len(paired):

@@ -281,21 +281,21 @@ def file(folder: Path, value: object, name: str = "c_val.json") -> Path:
 
 
 def test_each_meme_from_the_second_message_on_is_a_question(tmp_path: Path) -> None:
-    first, second = benchmark.read_mod(file(tmp_path, {"dialogue 1": TALK, "dialogue 2": TALK[:1]}))
-    assert first == {
-        "id": "c_val/dialogue 1/3", "dialogue": "dialogue 1", "sender": "甲", "meme": "7",
-        "history": [("甲", "早", "195"), ("乙", "早啊", ""), ("甲", "", "")],
-    }  # fmt: skip
-    assert second["history"][-1] == ("乙", "哈哈", ""), "the words that come with a meme are known"
+    talks = {"dialogue 1": TALK, "dialogue 2": TALK[:1]}
+    first, second = benchmark.read_mod(file(tmp_path, talks), {"195": "字幕", "7": "别的"})
+    dialogue, told, meme = first
+    assert (dialogue, told.chat, told.next_speaker, meme) == (
+        "dialogue 1", "c_val/dialogue 1/3", "甲", "7",
+    )  # fmt: skip
+    assert told.lines == (("甲", "早［表情包：字幕］"), ("乙", "早啊")), "the meme itself is not known"
+    assert second[1].lines[-1] == ("乙", "哈哈") and second[2] == "30", "the words that came with it are"
     task = {"history": TALK[:2], "answer": TALK[3], "candidate": {"set": ["030", "007"]}}
-    one, two = benchmark.read_mod(
-        file(tmp_path, [task, {**task, "history": TALK[1:3]}, {**task, "answer": {}}])
-    )
-    assert (one["id"], one["meme"], one["sender"]) == ("c_val/1", "30", "乙")
-    assert one["dialogue"] != two["dialogue"]
+    tasks = [task, {**task, "history": TALK[1:3]}, {**task, "answer": {}}]
+    one, two = benchmark.read_mod(file(tmp_path, tasks), {})
+    assert (one[1].chat, one[2], one[1].next_speaker) == ("c_val/1", "30", "乙") and one[0] != two[0]
     for bad in ({"喜": 0}, [3], {"a": [{"txt": "x"}, {"img_id": "1"}]}, {"a": TALK[:1]}):
         with pytest.raises(BenchmarkError, match=r"c_val\.json (is no file of MOD|asks for no memes)"):
-            benchmark.read_mod(file(tmp_path, bad))
+            benchmark.read_mod(file(tmp_path, bad), {})
 
 
 def test_mod_is_scored_as_a_benchmark(tmp_path: Path, monkeypatch, capsys) -> None:

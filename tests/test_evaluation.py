@@ -329,17 +329,6 @@ def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
     assert evaluation.case_dialogues(placed, chats, none) == []
 
 
-def test_scores_are_called_what_they_are() -> None:
-    """A yes/no judge's overall score is centred, beside its raw one; a rating judge's is the rating."""
-    centred = [r.model_copy(update={"raw": r.overall + 9}) for r in judged(1.0, judge="asks")]
-    rated = judged(1.0, judge="rates")
-    lost = [r.model_copy(update={"overall": None, "raw": None}) for r in judged(1.0, judge="silent")]
-    got = evaluation.judge_check([*centred, *rated, *lost], made_up.profile())
-    assert list(zip(got.judge, got.score, strict=True)) == [
-        ("asks", "centred"), ("asks", "raw"), ("rates", "rating"),
-    ]  # fmt: skip
-
-
 PROFILE = made_up.profile(strategies=ALL)
 DIALOGUES = [made_up.dialogue("news-a"), made_up.dialogue("role-b").model_copy(update={"kind": "role"})]
 
@@ -392,14 +381,3 @@ def test_levels_by_hand() -> None:
     greedy, random = evaluation.frame_rows(evaluation.levels(grades))
     assert greedy == {"strategy": "greedy", "memes": 4, "fits": 0.5, "nobody": 0.25, "both": 0.25}
     assert (random["fits"], random["nobody"], random["both"]) == (0, 1, 0)
-
-
-def test_figure_4_has_one_shuffled_baseline_a_source() -> None:
-    _, _, rows = records()
-    frame = evaluation.consistency_frame(rows, DIALOGUES, PROFILE)
-    assert list(frame.dataset.unique()) == ["news-based", "role-based"]
-    news = frame[frame.dataset == "news-based"].set_index("strategy")
-    assert list(news.index) == [*ALL, "shuffled"]
-    assert (news["mean"]["greedy"], news.n["greedy"]) == (70, 2)
-    assert (news["mean"]["shuffled"], news.n["shuffled"]) == (68.5, 8)  # 70, 69, 68, 67 twice each
-    assert evaluation.consistency_frame(rows, DIALOGUES[:1], PROFILE).dataset.unique() == ["news-based"]

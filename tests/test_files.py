@@ -47,15 +47,15 @@ def test_jsonl_brings_any_text_back(tmp_path: Path, text: str) -> None:
 
 def test_records_are_written_one_by_one_and_the_file_appears_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.jsonl"
-    with files.jsonl_writer(path) as write:
-        assert write(turn("一")) is None
+
+    def records():
+        yield turn("一")
         assert not path.exists()
-        write(turn("二\u2028尾", turn=2))
+        yield turn("二\u2028尾", turn=2)
+
+    files.write_jsonl(path, records())
     assert files.read_jsonl(path, Turn) == [turn("一"), turn("二\u2028尾", turn=2)]
     assert path.read_bytes().count(b"\n") == 2 and [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
-    with files.jsonl_writer(path):
-        pass
-    assert path.read_bytes() == b"", "nothing written is an empty file"
 
 
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:

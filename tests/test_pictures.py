@@ -139,14 +139,14 @@ def test_find_images_sorts_and_skips(tmp_path):
     (tmp_path / "BM.txt").write_text("BM is not always a bitmap", encoding="utf-8")
     picture().save(tmp_path / "a" / "no_extension", format="WEBP")
     (tmp_path / "a" / "text.png").write_text("text", encoding="utf-8")
-    names = [path.relative_to(tmp_path).as_posix() for path in pictures.look_through(tmp_path).images]
+    names = [path.relative_to(tmp_path).as_posix() for path in pictures.look_through(tmp_path)]
     assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.png"]
 
 
 def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.png")
     os.mkfifo(tmp_path / "pipe")
-    assert [path.name for path in pictures.look_through(tmp_path).images] == ["pipe.png"]
+    assert [path.name for path in pictures.look_through(tmp_path)] == ["pipe.png"]
     with pytest.raises(ImageRejected, match="not a regular file"):
         decode(tmp_path / "pipe.png")
 
@@ -157,18 +157,8 @@ def test_names_in_gbk_become_readable(tmp_path):
         picture().save(path)
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    [found] = pictures.look_through(tmp_path).images
+    [found] = pictures.look_through(tmp_path)
     assert pictures.readable(found.relative_to(tmp_path)) == "表情.png"
-
-
-def test_a_broken_exif_block_neither_spoils_the_picture_nor_warns(tmp_path):
-    path = tmp_path / "a.jpg"
-    # Says that it holds 9 entries, and ends: real memes have such.
-    broken = b"Exif\x00\x00II*\x00\x08\x00\x00\x00\x09\x00"
-    Image.new("RGB", (40, 30), "red").save(path, exif=broken)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert pictures.decode(path).size == (40, 30)
 
 
 @pytest.mark.parametrize("side", [40_000, 9_000])
@@ -182,7 +172,7 @@ def test_a_decompression_bomb_is_rejected_before_it_is_decoded(tmp_path, side):
     tracemalloc.stop()
 
 
-def test_links_are_counted_and_not_followed(tmp_path):
+def test_links_are_not_followed(tmp_path):
     for path in ("private.png", "library/b/1.png"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         picture().save(tmp_path / path)
@@ -190,10 +180,12 @@ def test_links_are_counted_and_not_followed(tmp_path):
     (library / "up").symlink_to("..")
     (library / "picture.png").symlink_to("../private.png")
     (library / "b" / "loop").symlink_to(library)
-    found = pictures.look_through(library)
-    assert found == ([library / "b" / "1.png"], 3)
+    assert pictures.look_through(library) == [library / "b" / "1.png"]
     (library / "b" / "1.png").unlink()
-    for folder, why in ((library, "no image .*3 links in it"), (tmp_path / "gone", "does not exist")):
+    for folder, why in (
+        (library, "no image .*links are not followed"),
+        (tmp_path / "gone", "does not exist"),
+    ):
         with pytest.raises(pictures.LibraryError, match=why):
             pictures.look_through(folder)
 

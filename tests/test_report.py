@@ -112,7 +112,7 @@ def test_numbers_come_from_the_records(tmp_path) -> None:
 
 def test_the_release_of_a_run_is_dated_by_the_citation(tmp_path, monkeypatch) -> None:
     run, records = made_page.run(tmp_path), made_page.records(("news-a", "role-b"))
-    monkeypatch.setattr(report.benchmark, "splits_of_run", lambda *_: [])
+    monkeypatch.setattr(report.graded, "splits_of_run", lambda *_: [])
     counts = report.write_release(run, records)
     assert counts == release.check_release(run.folder / "release") and counts["images"] == 3
     date = re.search(r"date-released: ['\"]?([\d-]+)", (paths.root / "CITATION.cff").read_text())[1]

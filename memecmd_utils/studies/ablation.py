@@ -3,7 +3,6 @@
 Intervals are over dialogues, not turns.
 """
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -50,14 +49,6 @@ def leave_one_out(data: GradedTurns) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(ABLATION))
 
 
-@dataclass(frozen=True)
-class FittedWeights:
-    """`halves`: the weights of each half and what they give there and in the other; `joined`: both halves."""
-
-    halves: pd.DataFrame
-    joined: pd.DataFrame
-
-
 def ndcg_by_weights(terms: np.ndarray, data: GradedTurns) -> np.ndarray:
     """nDCG@5 at each of the `known` turns under each of the `TENTHS`, [286, turns]; terms [4, turns, memes].
 
@@ -84,8 +75,8 @@ def best_weights(ndcg: np.ndarray) -> int:
     return int(np.lexsort((((TENTHS / 10 - EQUAL) ** 2).sum(axis=1).round(12), -mean))[0])
 
 
-def fit_weights(data: GradedTurns) -> FittedWeights:
-    """The best weights of each half by nDCG@5, measured on the other one (columns `HALVES`, `JOINED`).
+def fit_weights(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The best weights of each half by nDCG@5, measured on the other one: by half, and joined.
 
     `optimism`: at every turn, nDCG@5 under the weights fitted with it minus that under those fitted without
     it; so the difficulty of the halves cancels out. Intervals hold the weights fixed: the fit is not repeated
@@ -121,6 +112,4 @@ def fit_weights(data: GradedTurns) -> FittedWeights:
         ends = statistics.mean_columns(("difference", "optimism"), gaps, clusters)
         sizes = len(test), len(set(clusters)), held_out
         joined.append((embedder, test.mean(), equal.mean(), *ends.values(), *sizes))
-    return FittedWeights(
-        pd.DataFrame(halves, columns=list(HALVES)), pd.DataFrame(joined, columns=list(JOINED))
-    )
+    return pd.DataFrame(halves, columns=list(HALVES)), pd.DataFrame(joined, columns=list(JOINED))

@@ -6,16 +6,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, RED, canvas, style
-from memecmd_utils.studies.hubness import CENTRING, CSLS, NONE
+from memecmd_utils.drawing import BLUE, GREY, ORANGE, RED, canvas, style
+from memecmd_utils.studies.hubness import CSLS, NONE
 from memecmd_utils.studies.specification_curve import AXES, CLAIMS, NAMES
 
-LINES = {NONE: (GREY, "-"), CENTRING: (GREEN, "-."), CSLS: (BLUE, "--")}
-"""Colour and line of each cure of hubs."""
+LINES = {NONE: (GREY, "-"), CSLS: (BLUE, "--")}
+"""Colour and line of scores without and with a cure."""
 
 
 def hubs_figure(counts: pd.DataFrame) -> Figure:
-    """N_1 of every meme, most frequent first, without and with each cure: `counts` of `hubness.Hubs`.
+    """N_1 of every meme, most frequent first, without and with CSLS: `counts` of `hubness.hubness_study`.
 
     A row of panels an embedder, a column a kind of scores. An even use would be a level line.
     """

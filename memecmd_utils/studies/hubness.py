@@ -1,25 +1,23 @@
 """Hubs, memes that are best at very many turns: do they make the repeats, and do cures help? (Study 7.)
 
 In spaces of many dimensions some points are near neighbours of very many others (Radovanovic, Nanopoulos and
-Ivanovic, 2010). Cures are estimated on the other half's turns.
+Ivanovic, 2010). Two cures: centring (Suzuki et al., 2013), and CSLS, estimated on the other half's turns.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.grades import MEASURES, GradedTurns
-from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, centre, mean_row
 
 NEIGHBOURS = 10
 TENTH = 0.1
 """Share of the memes that are called hubs."""
 STARTS = {"uncentred": "none", "centred": "attribute"}
 """Scores that a cure starts from, and their name in the profile."""
-NONE, CENTRING, CSLS = "none", "centring", "CSLS"
+NONE, CSLS = "none", "CSLS"
 ALL, GATE = "all turns", "the gate's turns"
 SHOWN = ("R@1", "nDCG@5", "judged@5")
 CURES = (
@@ -48,57 +46,24 @@ def csls(scores: np.ndarray, fit: np.ndarray) -> np.ndarray:
     return 2 * scores - nearest.mean(axis=0)
 
 
-def centred(data: GradedTurns, embedder: str) -> np.ndarray:
-    """Scores with summaries centred by the other half's mean, memes by their own (Suzuki et al., 2013).
-
-    The run centres summaries by the mean of all of them; here a turn has no part in the mean it is freed of.
-    """
-    encode, out = data.encoders[embedder], np.zeros((len(data.asked), len(data.meme_ids)))
-    vectors = {side: encode([getattr(s, side) for s in data.summaries], "query") for side in set(QUERY_SIDE)}
-    for weight, query, side, sign in zip(
-        data.profile.retrieval.weights, QUERY_SIDE, MEME_SIDE, SIGNS, strict=True
-    ):
-        memes = centre(encode([getattr(a, side) for a in data.annotations], "document")).astype(float)
-        for rows, fit, _ in grades.folds(data.half):
-            # One turn alone has no spread, as `centre` says: its half is left uncentred.
-            turns = vectors[query][rows]
-            if len(fit) > 1:
-                turns = centre(turns, mean_row(vectors[query][fit]))
-            out[rows] += weight * sign * turns.astype(float) @ memes.T
-    return out
-
-
 def rankings(data: GradedTurns, embedder: str) -> dict[tuple[str, str], np.ndarray]:
     """Full scores [turns, memes] under the run's weights, by (start, cure); `NONE` comes first of each start.
 
-    With one dialogue there is no other half: the cures are estimated on its own turns.
+    With one dialogue there is no other half: CSLS is estimated on its own turns.
     """
     out = {}
     for start, centring in STARTS.items():
         plain = retrieval.combine(data.terms(embedder, centring), data.profile.retrieval.weights)
-        out[start, NONE] = plain
-        if start == "uncentred":
-            out[start, CENTRING] = centred(data, embedder)
-        out[start, CSLS] = np.empty_like(plain)
+        out[start, NONE], out[start, CSLS] = plain, np.empty_like(plain)
         for rows, fit, _ in grades.folds(data.half):
             out[start, CSLS][rows] = csls(plain[rows], plain[fit])
     return out
 
 
-@dataclass(frozen=True)
-class Hubs:
-    """Tables of the study: the cures, the hubs' share of the repeats, and N_1 of every meme."""
+def hubness_study(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Cures, the hubs' share of the repeats, and N_1 of every meme: at how many turns it is the best one.
 
-    cures: pd.DataFrame
-    shares: pd.DataFrame
-    counts: pd.DataFrame
-    """N_1: at how many turns a meme is the best one."""
-    own: tuple[str, str]
-    """Embedder and scores of the run's own ranking: the one whose repeats are Greedy's."""
-
-
-def hubness_study(data: GradedTurns) -> Hubs:
-    """Count N_1 and repeats under every ranking and cure; without grades their measures are nan.
+    Under both embedders, uncentred and centred. Without grades their measures are nan.
 
     `skewness` is that of N_1 over memes. `repeats`: share of the turns 2..T whose best meme was the best one
     at an earlier turn of the dialogue, whether or not the gate opens; its change is that to the same scores
@@ -130,12 +95,10 @@ def hubness_study(data: GradedTurns) -> Hubs:
             counts += [
                 (embedder, start, cure, *pair) for pair in zip(data.meme_ids, n_1.tolist(), strict=True)
             ]
-    own = next(start for start, centring in STARTS.items() if centring == data.profile.retrieval.centring)
-    return Hubs(
+    return (
         pd.DataFrame(cures, columns=list(CURES)),
         pd.DataFrame(shares, columns=list(SHARES)),
         pd.DataFrame(counts, columns=list(COUNTS)),
-        (data.profile.models.embedder, own),
     )
 
 

@@ -4,7 +4,6 @@ Requests of the small model are those of stage 03, so only the writer differs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -70,14 +69,6 @@ def summarise_with_small_model(
     return by_dialogue
 
 
-@dataclass(frozen=True)
-class Sources:
-    """`table`: each source's measures; `minus_own`: paired differences to the run's own summaries."""
-
-    table: pd.DataFrame
-    minus_own: pd.DataFrame
-
-
 def summaries_by_source(
     data: GradedTurns, small: Mapping[str, Sequence[Summary]]
 ) -> dict[str, list[Summary | None]]:
@@ -101,8 +92,10 @@ def summaries_by_source(
     return out
 
 
-def compare_sources(data: GradedTurns, small: Mapping[str, Sequence[Summary]]) -> Sources:
-    """Retrieval by each source's summaries, under both embedders, the run's weights and its centring.
+def compare_sources(
+    data: GradedTurns, small: Mapping[str, Sequence[Summary]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Retrieval by each source's summaries, and its differences to the run's own, under both embedders.
 
     All sources but the small model on all dialogues; then all of them on the small model's dialogues alone,
     at the turns of which it has a usable summary (`no summary` counts the others). Each source is centred by
@@ -130,9 +123,7 @@ def compare_sources(data: GradedTurns, small: Mapping[str, Sequence[Summary]]) -
             if source != OWN:
                 minus = statistics.mean_columns(columns, mine - measured[OWN], names)
                 differences.append({**row, **minus})
-    return Sources(
-        pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
-    )
+    return pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
 
 
 def _measure(

@@ -1,1 +1,0 @@
-"""Machinery that knows neither paper: files, models, recordings, statistics, drawing."""
