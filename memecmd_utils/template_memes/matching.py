@@ -15,7 +15,6 @@ import pandas as pd
 from memecmd_utils import files, pictures
 from memecmd_utils.embedders import DualEncoder, ModelMissing, loading
 from memecmd_utils.files import paths
-from memecmd_utils.pictures import decode
 from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import data_sets
@@ -83,7 +82,7 @@ def lpips_distances(pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
     cut = transforms.Compose(
         [transforms.Resize(LPIPS_SIDE, bicubic), transforms.CenterCrop(LPIPS_SIDE), transforms.ToTensor()]
     )
-    squares = {file: cut(decode(file)) for file in {file for pair in pairs for file in pair}}
+    squares = {file: cut(pictures.decode(file)) for file in {file for pair in pairs for file in pair}}
     with torch.inference_mode():
         values = [net(squares[one][None], squares[other][None]).item() for one, other in pairs]
     return np.array(values)

@@ -41,8 +41,7 @@ PAPER_MODELS = {
 """Hub names of the models of Table 2, and their rows."""
 TUNED = {"ALIGN-base": "Fine-tuned ALIGN", "CLIP-ViT-L/14@336px": "Fine-tuned CLIP"}
 """Rows of Table 2 that hold tuned weights, by what was tuned."""
-BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}
-"""Rows of Tables 3 and 4: whether the model was tuned."""
+BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}  # of Tables 3 and 4: whether it was tuned
 NOT_COMPUTED = "not computed here"
 Key = tuple[str, str]  # counting and direction
 
