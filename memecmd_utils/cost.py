@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, judges, runs, schemas
-from memecmd_utils.dialogue import relation, sizes, speaker_of, summary_request, utterance_request
-from memecmd_utils.embedders import INPUTS, TASK
+from memecmd_utils import annotation, evaluation, files, judges, models, runs, schemas
+from memecmd_utils.dialogue import load_own, relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, chat, prompts, usage
 from memecmd_utils.llm.budget import Spent, estimate_row
+from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.messages import Request
 from memecmd_utils.settings import Endpoint, Judge, Profile, run_name
@@ -58,7 +58,8 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     models, endpoints = profile.models, profile.models.endpoints
     generator, annotator = endpoints.generator, endpoints.annotator or endpoints.generator
     n_news, n_role = sizes(profile)
-    n_dialogues, n_turns = n_news + n_role, profile.dialogue.n_turns
+    own, n_turns = load_own(profile), profile.dialogue.n_turns
+    n_written, n_dialogues = n_news + n_role, n_news + n_role + len(own)
 
     def row(stage: str, at: str, task: str, calls: int, t_in: float, **whom: Any) -> dict[str, Any]:
         asked = {"llm": models.llm, "endpoint": generator, **whom}
@@ -78,13 +79,14 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     per_scenario = len(details) * models.tokens_per_character
     others = min(profile.evaluation.other_summaries, n_dialogues)
     summed_up, summaries = n_turns - 1, length(summary_request, 2)
+    n_summaries = n_written * summed_up + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
         row("02 annotation", "annotation", "annotation", n_memes,
             n_memes * _tokens(request, profile, annotator), endpoint=annotator),
         row("03 scenarios", "scenario", "scenario", 2 * n_role, 2 * n_role * per_scenario),
-        row("03 utterance", "dialogue_generation", "utterance", n_dialogues * n_turns,
-            n_dialogues * length(utterance_request, 1)),
-        row("03 summary", "dialogue_generation", "summary", n_dialogues * summed_up, n_dialogues * summaries),
+        row("03 utterance", "dialogue_generation", "utterance", n_written * n_turns,
+            n_written * length(utterance_request, 1)),
+        row("03 summary", "dialogue_generation", "summary", n_summaries, n_summaries * summaries / summed_up),
     ]  # fmt: skip
     if endpoints.embedder is not None and models.embedder == "endpoint":
         texts = 4 * n_memes + 3 * n_dialogues * summed_up
@@ -304,7 +306,7 @@ def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
         if lines is None:
             waiting.append(name)
             continue
-        with run.inbox(stage).open("ab") as inbox:
+        with models.inbox(run, stage).open("ab") as inbox:
             inbox.write(backend.blotted(lines).encode())
         for error in (batch.errors.data if batch.errors else None) or []:
             yield f"  {backend.shown(error.message or str(error.code))}"
@@ -329,4 +331,4 @@ def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
 
 
 def _notes(run: runs.Run, stage: str) -> Path:
-    return run.inbox(stage).with_name(f"{stage}.json")
+    return models.inbox(run, stage).with_name(f"{stage}.json")

@@ -15,7 +15,7 @@ from functools import partial
 from importlib import metadata
 from typing import NamedTuple
 
-from memecmd_utils import drawing, runs
+from memecmd_utils import drawing, models, runs
 from memecmd_utils import local_model as local
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
@@ -70,7 +70,7 @@ def lacks(profile: Profile, templates: bool = False) -> list[str]:
     if profile.models.embedder == "endpoint" and profile.models.endpoints.embedder:
         asked.append((profile.models.endpoints.embedder, True))
     for endpoint, reads_only in asked:
-        price = partial(runs.prices, profile=profile, reads_only=reads_only)
+        price = partial(models.prices, profile=profile, reads_only=reads_only)
         for look in (partial(OpenAIBackend, key=NO_KEY), api_key, price):
             try:
                 look(endpoint)

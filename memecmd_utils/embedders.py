@@ -6,26 +6,20 @@ Every vector is recorded (`recordings.RecordedVectors`), so a replay needs neith
 import contextlib
 import hashlib
 import io
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib import metadata
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from memecmd_utils import files, pictures
 from memecmd_utils.files import MemecmdError, cores, paths
-from memecmd_utils.llm import chat
-from memecmd_utils.llm.budget import Budget
-from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
-from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request
 from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
 from memecmd_utils.schemas import Meme
-from memecmd_utils.settings import Endpoint, Profile
+from memecmd_utils.settings import Profile
 
 Side = Literal["query", "document"]
 DIGITS = 12  # hex digits of a revision or hash in a name
@@ -187,56 +181,6 @@ def _use_model() -> Any:
     return USE(threads=min(4, cores()))
 
 
-TASK = "embedding"
-"""Name of an endpoint's calls in what a run has spent."""
-INPUTS = 32
-"""Texts of one request: what servers take at least unless they are set up otherwise."""
-
-
-class EndpointEmbedder:
-    """Any `/v1/embeddings` endpoint, held against the caps of `budget`."""
-
-    def __init__(
-        self, endpoint: Endpoint, query_instruction: str | None = None, budget: Budget | None = None
-    ) -> None:
-        """`query_instruction` goes before queries only."""
-        self.name = f"{endpoint.model}@{endpoint.model_label}"
-        self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, budget or Budget()
-
-    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Encode, shape [n, dim], in requests of at most `INPUTS` texts.
-
-        Raises `EndpointError`, which says what to set, and `BudgetReached`.
-        """
-        before = (self.query_instruction or "") if side == "query" else ""
-        return chat.run(self._encode([before + text for text in texts]))
-
-    async def _encode(self, texts: list[str]) -> np.ndarray:
-        # A server with an address of its own may need no key.
-        is_free = address(self.endpoint) is not None and not os.getenv(self.endpoint.key_env)
-        backend = OpenAIBackend(self.endpoint, key=NO_KEY if is_free else api_key(self.endpoint))
-        parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
-        return np.concatenate([await self._rows(backend, part) for part in parts])
-
-    async def _rows(self, backend: OpenAIBackend, texts: list[str]) -> np.ndarray:
-        """The vectors of one request; an answer that did not arrive whole is asked for again."""
-        messages = [Message(role="user", text=text) for text in texts]
-        for _ in range(1 + chat.LOST_IN_A_ROW):
-            async with self.budget.call(Request(task=TASK, subject=TASK, messages=messages)) as pay:
-                body = {"model": self.endpoint.model, "input": texts}
-                answer = await backend.post("/embeddings", body)
-                usage = answer.get("usage") if isinstance(answer, dict) else None
-                pay(Reply(text="", tokens_in=(usage or {}).get("prompt_tokens") or 0))
-            try:
-                items = sorted(answer["data"], key=itemgetter("index"))
-                rows = np.array([item["embedding"] for item in items], dtype=np.float32)
-            except (TypeError, KeyError, ValueError):
-                continue
-            if rows.ndim == 2 and len(rows) == len(texts) and rows.size and np.isfinite(rows).all():
-                return rows
-        raise EndpointError(f"{self.endpoint.model} gives no vectors: is it a model for embeddings?")
-
-
 class SentenceTransformerEmbedder:
     """A sentence-transformers model by hub name, `name@commit` or folder; loaded when first needed.
 
@@ -307,6 +251,15 @@ class SentenceTransformerEmbedder:
         return np.asarray(rows, dtype=np.float32)
 
 
+class Embedder(Protocol):
+    """What encodes texts: a packaged model, an endpoint, a sentence-transformers model."""
+
+    name: str
+
+    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        """Encode n texts, shape [n, dim]."""
+
+
 def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> "Embedder":
     """The retrieval embedder of a profile, or the one named, with what the profile says of embedders.
 
@@ -316,17 +269,15 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
     given, name = profile.models, name or profile.models.embedder
     if name in PACKAGES:
         return Packaged(name)
-    if name == "endpoint":
-        endpoint = given.endpoints.embedder
-        if endpoint is None or not endpoint.model:
-            raise EndpointError("embedder: endpoint needs endpoints.embedder with a model in the profile")
-        return EndpointEmbedder(endpoint, given.query_instruction)
+    if name == "endpoint":  # here, so that who asks no endpoint does not depend on those who do
+        from memecmd_utils.llm.embedding import EndpointEmbedder
+
+        if given.endpoints.embedder is None or not given.endpoints.embedder.model:
+            raise MemecmdError("embedder: endpoint needs endpoints.embedder with a model in the profile")
+        return EndpointEmbedder(given.endpoints.embedder, given.query_instruction)
     return SentenceTransformerEmbedder(
         name, given.trust_remote_code, given.query_instruction, given.embedder_dtype, read_dirs
     )
-
-
-Embedder = Packaged | EndpointEmbedder | SentenceTransformerEmbedder
 
 
 def text_key(text: str, side: Side, instruction: str | None = None) -> str:

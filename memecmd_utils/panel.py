@@ -7,18 +7,21 @@ widgets whose text is replaced: the `Output` widget never returns under nbclient
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ipywidgets as widgets
 import numpy as np
 
-from memecmd_utils import chats, drawing, retrieval, schemas
+from memecmd_utils import drawing, retrieval, schemas
 from memecmd_utils.drawing import SIGNS, ShownMeme, ShownTurn, Thumbnails, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue, ScoreScale
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply, describe_source
 from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from memecmd_utils.chats import Context, Library
 
 KEPT_DIALOGUES, KEPT_MEMES = 60, 10_000
 """Of so many dialogues and memes the cosines are kept: a moved weight is then a sum of four matrices."""
@@ -168,6 +171,8 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         parts = chat(explorer, view, knobs, memes, pictures), facts(explorer, view, knobs)
         return HTML(drawing.styles() + "".join(parts))
     first = DialogueTab(explorer, memes, pictures)
+    from memecmd_utils import chats  # who asks no model does not depend on those who do
+
     second = PasteTab(chats.Library(run, memes, index, chats.unrecorded(run, run)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return widgets.VBox([widgets.HTML(drawing.styles()), tabs])
@@ -254,21 +259,23 @@ def is_live(profile: Profile) -> bool:
     return profile.models.llm in ("openai", "local") and profile.models.mode in ("auto", "live")
 
 
-def read_pasted(text: str) -> chats.Context:
+def read_pasted(text: str) -> "Context":
     """A chat of one `name: words` a line between two people; the next turn is the other one's."""
+    from memecmd_utils.chats import Context
+
     found = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
     people = list(dict.fromkeys(line[0].strip() for line in found))
     if not found or len(people) > 2 or any(len(line) == 1 for line in found):
-        raise chats.ChatError("write one line a message, `name: words`, of one or two people")
+        raise MemecmdError("write one line a message, `name: words`, of one or two people")
     lines = tuple((name.strip(), words.strip()) for name, words in found)
     other = next((name for name in people if name != lines[-1][0]), "B")
-    return chats.Context("pasted", len(lines) + 1, lines, other)
+    return Context("pasted", len(lines) + 1, lines, other)
 
 
 class PasteTab:
     """A pasted chat, its S, E and Psi, and the memes that fit; nothing of it is written down."""
 
-    def __init__(self, library: chats.Library, first: DialogueTab) -> None:
+    def __init__(self, library: "Library", first: DialogueTab) -> None:
         self.library, self.first, self.query, profile = library, first, None, library.run.profile
         self.text = widgets.Textarea(EXAMPLE, rows=8, description="chat", **WIDE)
         hints = {"scenario": "S  scenario", "emotion": "E  emotion", "motivation": "Ψ  motivation"}
@@ -297,9 +304,11 @@ class PasteTab:
             self.note.value = drawing.note(str(error), error=True)
 
     def _ask(self) -> None:
+        from memecmd_utils import chats
+
         answer = chats.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
         if answer.summary is None:
-            raise chats.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
+            raise MemecmdError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, area in self.fields.items():
             area.value = getattr(answer.summary, name)
         self._find()
@@ -307,7 +316,7 @@ class PasteTab:
     def _find(self) -> None:
         texts = {name: area.value.strip() for name, area in self.fields.items()}
         if not all(texts.values()):
-            raise chats.ChatError("write a sentence for each of S, E and Ψ, in the library's language")
+            raise MemecmdError("write a sentence for each of S, E and Ψ, in the library's language")
         self.pasted, self.query = read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
         self._show()
 

@@ -45,11 +45,23 @@ def _imports() -> Any:
     import grimp
 
     graph = grimp.build_graph("memecmd_utils", cache_dir=None, exclude_type_checking_imports=True)
-    # A run opens models for the notebooks that ask one; those reach the engine by rooms of their own.
-    for module in graph.find_modules_directly_imported_by("memecmd_utils.runs"):
-        if module.startswith(("memecmd_utils.llm", "memecmd_utils.local_model", "memecmd_utils.cost")):
-            graph.remove_import(importer="memecmd_utils.runs", imported=module)
+    # An import inside a function serves those who call it: a run opens models, a panel reads a pasted chat.
+    for importer in sorted(graph.modules):
+        for imported in sorted(graph.find_modules_directly_imported_by(importer)):
+            lines = graph.get_import_details(importer=importer, imported=imported)
+            if lines and all(_is_indented(importer, line["line_number"]) for line in lines):
+                graph.remove_import(importer=importer, imported=imported)
     return graph
+
+
+def _file(module: str) -> Path:
+    place = (paths.root / "memecmd_utils").joinpath(*module.split(".")[1:])
+    return path if (path := place.with_suffix(".py")).exists() else place / "__init__.py"
+
+
+def _is_indented(module: str, number: int) -> bool:
+    line = _file(module).read_text(encoding="utf-8").split("\n")[number - 1]
+    return line.startswith(" ")
 
 
 def files_of(notebook: Path) -> list[Path]:
@@ -61,10 +73,7 @@ def files_of(notebook: Path) -> list[Path]:
             names = {node.module, *(f"{node.module}.{name.name}" for name in node.names)} & graph.modules
             found |= names.union(*(graph.find_upstream_modules(name) for name in names))
     package = paths.root / "memecmd_utils"
-    places = [package.joinpath(*module.split(".")[1:]) for module in sorted(found)]
-    files = [
-        path if (path := place.with_suffix(".py")).exists() else place / "__init__.py" for place in places
-    ]
+    files = [_file(module) for module in sorted(found)]
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
     second = any("template_memes" in module for module in found)

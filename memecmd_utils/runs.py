@@ -1,43 +1,28 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
-from memecmd_utils.embedders import (
-    TASK,
-    DualEncoder,
-    Embedder,
-    EndpointEmbedder,
-    RecordedEmbedder,
-    embedder_of,
-)
+from memecmd_utils.embedders import DualEncoder, Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.fetch import may_fetch
 from memecmd_utils.files import ExtraMissing, MemecmdError, paths
-from memecmd_utils.llm import authored
-from memecmd_utils.llm import usage as llm_usage
-from memecmd_utils.llm.authored import AuthoredBackend
-from memecmd_utils.llm.budget import Budget, Spent
-from memecmd_utils.llm.chat import Chat, Collect, read_inbox
-from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
-from memecmd_utils.llm.messages import Backend, EndpointError
-from memecmd_utils.llm.usage import Usage
-from memecmd_utils.local_model import LocalServer
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from memecmd_utils.llm.chat import Chat, Collect
+    from memecmd_utils.llm.usage import Usage
+
 
 Record = TypeVar("Record", bound=schemas.Record)
 Role = Literal["generator", "annotator", "judge", "summariser"]
-SCORING: tuple[Role, ...] = ("judge", "summariser")
-"""Who measures a dataset that is there without them: a run can go on without their answers."""
 
 
 class StageMissing(MemecmdError, FileNotFoundError):
@@ -99,16 +84,6 @@ RECORDS = {
 """The file of a run that holds the records of each schema (`Run.load`, `Run.save`)."""
 
 
-class Model(NamedTuple):
-    """Who answers, how many requests at a time it is asked, and what it may cost."""
-
-    backend: Backend
-    at_once: int
-    budget: Budget | None = None
-    recorded: bool = True
-    """Whether its answers are looked up in, and added to, recordings."""
-
-
 @dataclass
 class Run:
     """One run. `folder` takes its data, `report` its tables, figures and executed notebooks."""
@@ -122,10 +97,9 @@ class Run:
     spends_in: Path | None = None
     """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
-    counted: dict[str, Usage] = field(default_factory=dict)
-    collect: Collect | None = None
+    counted: dict[str, "Usage"] = field(default_factory=dict)
+    collect: "Collect | None" = None
     """Takes what is not on record in place of a model, for a provider's batch."""
-    _spent: Spent | None = None
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> Path:
@@ -169,17 +143,19 @@ class Run:
 
     def save_tables(self, **tables: "pd.DataFrame") -> None:
         """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
-        from memecmd_utils import files
-
         files.save_tables(self.report / "tables", **tables)
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
-        return llm_usage.outcome_rows(self.folder)
+        from memecmd_utils.llm import usage
+
+        return usage.outcome_rows(self.folder)
 
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        return llm_usage.not_recorded(self.folder)
+        from memecmd_utils.llm import usage
+
+        return usage.not_recorded(self.folder)
 
     @property
     def borrowed(self) -> list[str]:
@@ -241,15 +217,18 @@ class Run:
         Which vectors it gave is written down in the run's folder, unless it is no `part_of_run`.
         """
         chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
-        mode = self.profile.models.mode if isinstance(chosen, EndpointEmbedder) else self.vector_mode
+        is_remote = (name or self.profile.models.embedder) == "endpoint"
+        mode = self.profile.models.mode if is_remote else self.vector_mode
         write_dir = None if mode == "recorded" else self.write_dir
         used_in = self.folder if part_of_run else None
         return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode, used_in)
 
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
-        if self.profile.models.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
-            embedder.budget = self.budget(TASK, embedder.endpoint, reads_only=True)
+        if self.profile.models.mode != "recorded" and hasattr(embedder, "endpoint"):
+            from memecmd_utils import models
+
+            embedder.budget = models.budget(self, "embedding", embedder.endpoint, reads_only=True)
         return embedder
 
     def clip(self, name: str) -> DualEncoder:
@@ -271,78 +250,14 @@ class Run:
             return endpoints.judges[number]
         return endpoints.generator
 
-    @property
-    def spent(self) -> Spent:
-        """What this run has spent so far, in all its processes."""
-        if self._spent is None:
-            recorded = self.profile.models.mode == "recorded"
-            folder = self.spends_in or self.folder
-            self._spent = Spent(None if recorded else folder / "usage" / "spent.jsonl")
-        return self._spent
+    def chat(self, role: Role, stage: str, number: int = 0) -> "AbstractContextManager[Chat]":
+        """Open the language model of a role, with recordings of `stage` and caps (`models.open_chat`).
 
-    def budget(self, stage: str, endpoint: Endpoint, reads_only: bool = False) -> Budget:
-        """The profile's caps, held against what the run has spent, at the endpoint's prices.
-
-        `reads_only`: the endpoint writes nothing, so its price for that need not be known.
+        Imported here, so that a notebook that asks no model does not depend on those who do.
         """
-        return Budget(
-            self.spent,
-            stage,
-            self.profile.models.max_calls,
-            self.profile.models.max_usd,
-            *prices(endpoint, self.profile, reads_only),
-            endpoint.tokens_per_image,
-        )
+        from memecmd_utils import models
 
-    def inbox(self, stage: str) -> Path:
-        """Where `memecmd batch fetch` puts the answers of a provider's batches."""
-        return self.write_dir / "batches" / f"{stage}.inbox.jsonl"
-
-    @contextmanager
-    def chat(self, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
-        """Open the seam for a role: its model, recordings of `stage`, caps; counts are written at the end."""
-        name = stage if number == 0 else f"{stage}-{number + 1}"
-        with ExitStack() as stack:
-            model = self._model(role, number, name, stack)
-            store = self.recordings(stage) if model.recorded else None
-            if store is not None:
-                stack.enter_context(store.writing())
-            strict = self.strict or role not in SCORING
-            mode = self.profile.models.mode
-            # A stage may open a judge twice: for placed memes, and for the items it is checked on.
-            usage = self.counted.setdefault(name, Usage())
-            chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict, usage)
-            chat.inbox, chat.collect = read_inbox(self.inbox(stage)), self.collect
-            stack.callback(self._note_counts, name, chat)
-            yield chat
-            if store is not None and store.used_keys:
-                self.note_used(stage, store.used_keys)
-
-    def _model(self, role: Role, number: int, name: str, stack: ExitStack) -> Model:
-        """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""
-        profile = self.profile
-        llm, local_model = profile.models.llm, profile.models.local_model
-        if role == "judge":
-            llm = profile.evaluation.judges[number].llm
-            local_model = profile.evaluation.judges[number].local_model or local_model
-        elif role == "summariser":
-            llm = "local"  # the study compares a small model's summaries with the run's own
-        if llm == "authored":
-            return Model(AuthoredBackend(authored.texts()), profile.models.concurrency, recorded=False)
-        replays = profile.models.mode == "recorded"
-        if llm == "local":
-            at_once = min(profile.models.concurrency, 2)
-            server = LocalServer(local_model, at_once, threads=profile.models.local_threads)
-            local = (server if replays else stack.enter_context(server)).backend()
-            return Model(local, at_once, self.budget(name, local.endpoint))
-        endpoint = self.endpoint(role, number)
-        remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
-        return Model(remote, profile.models.concurrency, self.budget(name, endpoint))
-
-    def _note_counts(self, name: str, chat: Chat) -> None:
-        """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""
-        counts = {"source": chat.backend.source, **chat.usage.as_dict()}
-        files.write_json(self.folder / "usage" / f"{name}.json", counts)
+        return models.open_chat(self, role, stage, number)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
         """Write down which recordings a stage used, for `recordings promote`; several judges add up."""
@@ -390,19 +305,3 @@ def dask_client(profile: Profile) -> Iterator[Any]:
     with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
         client.wait_for_workers(1, timeout=60)
         yield client
-
-
-def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:
-    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing.
-
-    `reads_only`: for an embedder, which writes none.
-    """
-    known = endpoint.usd_per_million_in, 0.0 if reads_only else endpoint.usd_per_million_out
-    pays = profile.models.max_usd is not None and profile.models.mode != "recorded" and not is_local(endpoint)
-    if None in known and pays:
-        raise EndpointError(
-            f"max_usd={profile.models.max_usd} is set, but the price of {endpoint.model!r} is not known: "
-            f"give usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint "
-            "(0 for a server of your own), or set max_usd=null"
-        )
-    return known[0] or 0.0, known[1] or 0.0

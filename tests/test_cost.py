@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from fault_server import Answer, FaultServer, Simulated
 
-from memecmd_utils import cost, runs, schemas, settings
+from memecmd_utils import cost, models, runs, schemas, settings
 from memecmd_utils.files import paths
 from memecmd_utils.llm import budget, chat
 from memecmd_utils.llm.budget import Budget, Spent
@@ -192,14 +192,14 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(tmp
         with pytest.raises(cost.BatchError, match="batch fetch annotation"):
             list(cost.send_batch(run, "annotation"))
         assert not (run.folder / "annotations.parquet").exists() and not service.lines
-        run.inbox("annotation").with_name("annotation.json").unlink()  # killed before the note was written
+        models.inbox(run, "annotation").with_name("annotation.json").unlink()  # killed before the note was written
         assert "in batch b0" in next(iter(cost.send_batch(run, "annotation"))) and len(service.batches) == 1
         assert list(cost.fetch_batch(run, "annotation")) == ["batch b0: in_progress, 0 of 1 answered"]
         assert "all batches have ended" in list(cost.fetch_batch(run, "annotation"))[-1]
         asked = len(service.lines)
         cost._ask(run, "annotation")
         assert len(service.lines) == asked + 1, "the one that was not answered"
-        row = run.spent.rows["annotation", "annotation"]
+        row = models.spent(run).rows["annotation", "annotation"]
         full = (row["tokens_in"] * 1 + row["tokens_out"] * 10) / 1e6
         assert row["calls"] == 5 and 0.5 * full < row["usd"] < 0.8 * full
         assert list(cost.send_batch(run, "annotation")) == [

@@ -20,14 +20,16 @@ from memecmd_utils import embedders
 from memecmd_utils.embedders import (
     ChineseClipScorer,
     DualEncoder,
-    EndpointEmbedder,
     ModelMissing,
     RecordedEmbedder,
     SentenceTransformerEmbedder,
     embedder_of,
     text_key,
 )
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.llm import embedding
 from memecmd_utils.llm.budget import Budget, Spent
+from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
 from memecmd_utils.pictures import ImageRejected
 from memecmd_utils.recordings import RecordedVectors, RecordingMiss, normalise
@@ -104,7 +106,7 @@ def test_every_kind_gets_what_the_profile_says(tmp_path: Path) -> None:
     model, served = embedder_of(profile, read_dirs=[tmp_path]), embedder_of(profile, "endpoint")
     assert (model.name, model.query_instruction, model._trust) == (f"{NAME}-float16", "问：", False)
     assert (served.name, served.query_instruction) == ("m@v2", "问：")
-    with pytest.raises(EndpointError, match=r"endpoints\.embedder"):
+    with pytest.raises(MemecmdError, match=r"endpoints\.embedder"):
         embedder_of(made_up.profile(endpoints={}), "endpoint")
 
 
@@ -121,7 +123,7 @@ def at(server: FaultServer, budget: Budget | None = None, instruction: str | Non
 
 
 def test_an_endpoint_gets_parts_and_the_instruction_before_queries(monkeypatch) -> None:
-    monkeypatch.setattr(embedders, "INPUTS", 3)
+    monkeypatch.setattr(embedding, "INPUTS", 3)
     with FaultServer(served).running() as server:
         embedder = at(server, instruction="查：")
         assert embedder.encode(["一" * n for n in range(1, 9)], "document")[:, 0].tolist() == [*range(1, 9)]

@@ -4,13 +4,14 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedBackend
 
+from memecmd_utils import models
 from memecmd_utils import recordings as recordings_store
-from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.messages import EndpointError, Message, Request
-from memecmd_utils.runs import Run, StageMissing, open_run, prices
+from memecmd_utils.models import prices
+from memecmd_utils.runs import Run, StageMissing, open_run
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_a_replay_needs_no_key_no_server_and_no_engine() -> None:
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
+    monkeypatch.setattr(models, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
     judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"
