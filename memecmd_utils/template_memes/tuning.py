@@ -164,7 +164,7 @@ def make_trainer(
     groups = [{"params": many, "weight_decay": settings.weight_decay}, {"params": few, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, settings.learning_rate, settings.betas, settings.epsilon)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: rates[min(step, len(rates) - 1)] / settings.learning_rate
+        optimizer, lambda step: float(rates[min(step, len(rates) - 1)]) / settings.learning_rate
     )
     cuda = torch.cuda.is_available()
     arguments = SentenceTransformerTrainingArguments(
