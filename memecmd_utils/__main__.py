@@ -212,7 +212,7 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
     from memecmd_utils import learned
 
-    click.echo(learned.fit_run(choice.run(run), Path(grades).expanduser() if grades else None).text())
+    click.echo(learned.fit_run(choice.run(run), Path(grades).expanduser() if grades else None))
 
 
 @cli.command("evaluate-mod")

@@ -68,7 +68,7 @@ paths = Paths(find_root())
 
 # --- errors
 
-LIVE_PACKAGES = ("openai", "aiohttp", "feedparser", "protego")
+LIVE_PACKAGES = ("openai", "httpx2", "feedparser", "bs4", "protego")
 """The extra `live`: what asks endpoints, feeds and hosts of pictures; replaying needs none."""
 
 

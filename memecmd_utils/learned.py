@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +22,11 @@ from tqdm.auto import tqdm
 from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.evaluation import frame_rows
-from memecmd_utils.files import ExtraMissing, MemecmdError, StageOutputError, paths
-from memecmd_utils.grades import FITS, NDCG, UNTOUCHED, GroundTruth, Query, Split
+from memecmd_utils.files import MemecmdError, StageOutputError, paths
+from memecmd_utils.grades import GradedTurns, GroundTruth, Split
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
 
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
@@ -45,13 +45,19 @@ class PlacementError(MemecmdError, ValueError):
     """Learned weights that cannot be applied: other embedders, or a file of another form."""
 
 
-# --- Texts, vectors, cosines
+# --- Texts and their vectors
 
 
 def turn_texts(before: Sequence[str], summary: SummaryReply | Summary) -> tuple[str, ...]:
     """The texts known before turn t, in the order of `TURN_TEXTS`: its summary and `before`, u_1..u_{t-1}."""
     parts = (summary.scenario, summary.emotion, summary.motivation)
     return (*parts, "\n".join(parts), *("\n".join(before[-n:]) for n in (1, 3)))
+
+
+def texts_of_dialogue(dialogue: Dialogue) -> list[tuple[str, ...]]:
+    """`turn_texts` of every turn that has a summary."""
+    said = [turn.text for turn in dialogue.turns]
+    return [turn_texts(said[: s.turn - 1], s) for s in dialogue.summaries if not s.unscored]
 
 
 def meme_texts(meme: Meme, annotation: Annotation) -> tuple[str, ...]:
@@ -77,12 +83,6 @@ def encode_texts(
         vectors.append(np.where(said, retrieval.centre(raw, mean), 0).astype(np.float32))
         taken.append(mean.astype(np.float32))
     return np.stack(vectors, axis=1), np.stack(taken)
-
-
-def cosines(turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
-    """Cosines [turns, memes, 72] of vectors [turns, 6, dim] and [memes, 6, dim] of each embedder."""
-    parts = [np.einsum("tid,mjd->tmij", t, m, optimize=True) for t, m in zip(turns, memes, strict=True)]
-    return np.stack(parts, axis=2).reshape(len(turns[0]), len(memes[0]), -1).astype(np.float32)
 
 
 def gate_inputs(vectors: np.ndarray, turns: Sequence[int], speakers: Sequence[str]) -> np.ndarray:
@@ -120,8 +120,7 @@ class PlacementModel:
     def score(self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
         """Scores [turns, memes] of vectors [turns, 6, dim] and [memes, 6, dim] of each embedder.
 
-        A score is an expected gain but for a constant of the turn, which is taken off: only differences at a
-        turn count.
+        A score is an expected gain less its mean at the turn: only differences at a turn count.
         """
         scores = np.zeros((len(turns[0]), len(memes[0])))
         for weights, t, m in zip(self.weights, turns, memes, strict=True):
@@ -137,32 +136,17 @@ class PlacementModel:
         """The gain (0-4) to expect of memes with these best scores of their turns."""
         return np.interp(best_scores, *self.gains)
 
-    def predict(
-        self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray], inputs: np.ndarray
-    ) -> Predicted:
-        """Scores, P(wanted), and the promise: P(wanted) times the gain to expect of the best meme."""
-        scores, wanted = self.score(turns, memes), self.wanted(inputs)
-        return Predicted(scores, wanted, wanted * self.expected_gain(scores.max(axis=1)))
-
     def as_json(self, embedders: Sequence[str]) -> dict[str, Any]:
         """The model as it stands in `placement.json`: weights by the names of their texts."""
-        weights = {
-            name: {
-                turn: dict(zip(MEME_TEXTS, np.round(row, 5).tolist(), strict=True))
-                for turn, row in zip(TURN_TEXTS, rows, strict=True)
-            }
-            for name, rows in zip(embedders, self.weights, strict=True)
-        }
+        tables = [pd.DataFrame(np.round(w, 5), TURN_TEXTS, MEME_TEXTS).to_dict("index") for w in self.weights]
+        weights = dict(zip(embedders, tables, strict=True))
         return {"weights": weights, "gains": np.round(self.gains, 6).tolist(), "gate": _packed(self.gate)}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any], embedders: Sequence[str]) -> "PlacementModel":
         """The model that `as_json` wrote."""
         weights = [[[values["weights"][n][t][m] for m in MEME_TEXTS] for t in TURN_TEXTS] for n in embedders]
-        gains = np.array(values["gains"], dtype=np.float64)
-        if gains.ndim != 2 or len(gains) != 2 or not gains.size:
-            raise ValueError("gains of another form")
-        return cls(np.array(weights), _unpacked(values["gate"]), gains)
+        return cls(np.array(weights), _unpacked(values["gate"]), np.array(values["gains"]).reshape(2, -1))
 
 
 def _packed(values: np.ndarray) -> str:
@@ -186,11 +170,10 @@ class LearnedPlacement:
     fold_of: Mapping[str, int]
     """Dialogue id to the number of its fold."""
     turn_means: Sequence[np.ndarray]
-    """Mean vector of each text of a turn over the dialogues that were learned from, [6, dim] for each
+    """Mean vectors of the texts of turns over the dialogues that were learned from, [6, dim] for each
     embedder: a chat is too short for means of its own."""
     promises: np.ndarray
-    """Quantiles 0, 0.01, ..., 1 of the promise of these dialogues' turns, each by the model that had not seen
-    it."""
+    """Quantiles 0, 0.01, ..., 1 of the promise of these dialogues' turns, out of fold."""
 
     def threshold(self, rate: float) -> float:
         """The promise from which on a share `rate` of turns gets a meme."""
@@ -207,15 +190,18 @@ class LearnedPlacement:
         memes: Sequence[np.ndarray],
         inputs: np.ndarray,
     ) -> Predicted:
-        """Every turn by the model that did not see its dialogue; `names` are the dialogues of the turns."""
+        """What the model says that did not see the dialogue of a turn; `names` are those of the turns.
+
+        The promise is P(wanted) times the gain to expect of the best meme.
+        """
         found = Predicted(np.empty((len(names), len(memes[0]))), *np.empty((2, len(names))))
         fold = np.array([self.fold_of.get(name, -1) for name in names])
         for number in np.unique(fold):
             rows, model = fold == number, self.model if number < 0 else self.folds[number]
-            for part, values in zip(
-                found, model.predict([t[rows] for t in turns], memes, inputs[rows]), strict=True
-            ):
-                part[rows] = values
+            found.scores[rows] = model.score([part[rows] for part in turns], memes)
+            found.wanted[rows] = model.wanted(inputs[rows])
+            gain = model.expected_gain(found.scores[rows].max(axis=1))
+            found.promise[rows] = found.wanted[rows] * gain
         return found
 
     def save(self, path: Path) -> None:
@@ -238,8 +224,7 @@ def load_placement(path: Path) -> LearnedPlacement:
         names = tuple(values["embedders"])
         model, *folds = (PlacementModel.of_json(v, names) for v in (values["model"], *values["folds"]))
         means = [_unpacked(text).reshape(len(TURN_TEXTS), -1) for text in values["turn_means"]]
-        promises = np.array(values["promises"], dtype=np.float64)
-        return LearnedPlacement(names, model, folds, dict(values["fold_of"]), means, promises)
+        return LearnedPlacement(names, model, folds, values["fold_of"], means, np.array(values["promises"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PlacementError(f"no learned placement in {path.name}: {error}") from error
 
@@ -272,28 +257,19 @@ class LearnedLibrary:
     memes: Sequence[np.ndarray]
 
     def promises(
-        self,
-        names: Sequence[str],
-        texts: Sequence[Sequence[str]],
-        turns: Sequence[int],
-        speakers: Sequence[str],
+        self, name: str, texts: Sequence[Sequence[str]], turns: Sequence[int], speakers: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Position of each turn's best meme, the gain (0-4) to expect of it, and its promise, [turns] each.
 
-        Every turn has the name of its dialogue (any, of a chat that nobody learned from), its `turn_texts`,
-        its number, and its speaker: A, who opens, or B.
+        `texts` are `turn_texts`, `turns` their numbers, `speakers` A, who opens, or B. `name` is that of the
+        dialogue: one that was learned from is judged by the model that did not see it.
         """
-        vectors = [
-            encode_texts(texts, encode, "query", means)[0]
-            for encode, means in zip(self.encoders, self.placement.turn_means, strict=True)
-        ]
+        means = zip(self.encoders, self.placement.turn_means, strict=True)
+        vectors = [encode_texts(texts, encode, "query", mean)[0] for encode, mean in means]
         inputs = gate_inputs(vectors[0], turns, speakers)
-        found = self.placement.predict(names, vectors, self.memes, inputs)
-        gains = [
-            self.placement.of_dialogue(n).expected_gain(s.max())
-            for n, s in zip(names, found.scores, strict=True)
-        ]
-        return retrieval.best_memes(found.scores, self.meme_ids, 1)[:, 0], np.array(gains), found.promise
+        found = self.placement.predict([name] * len(texts), vectors, self.memes, inputs)
+        gains = self.placement.of_dialogue(name).expected_gain(found.scores.max(axis=1))
+        return retrieval.order(found.scores, self.meme_ids)[:, 0], gains, found.promise
 
 
 def open_library(
@@ -316,21 +292,16 @@ def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> l
     """
     out = []
     for dialogue in dialogues:
-        memes, promise = (
-            np.full((len(dialogue.summaries), 1), -1),
-            np.full((len(dialogue.summaries), 1), -np.inf),
-        )
+        n, known = len(dialogue.summaries), [s for s in dialogue.summaries if not s.unscored]
         usable = [not summary.unscored for summary in dialogue.summaries]
-        known = [summary for summary in dialogue.summaries if not summary.unscored]
+        ranking = Ranking(np.full((n, 1), -1), np.full((n, 1), -np.inf), np.zeros((n, 1, 4)))
         if known:
-            texts = [turn_texts([u.text for u in dialogue.turns if u.turn < s.turn], s) for s in known]
-            names, speakers = [dialogue.dialogue_id] * len(known), [s.speaker for s in known]
-            memes[usable, 0], _, promise[usable, 0] = library.promises(
-                names, texts, [s.turn for s in known], speakers
-            )
+            turns, speakers = [s.turn for s in known], [s.speaker for s in known]
+            texts = texts_of_dialogue(dialogue)
+            best, _, promise = library.promises(dialogue.dialogue_id, texts, turns, speakers)
+            ranking.memes[usable, 0], ranking.scores[usable, 0] = best, promise
         turns = tuple(summary.turn for summary in dialogue.summaries)
-        ranking = Ranking(memes, promise, np.zeros((*memes.shape, 4)))
-        out.append(ScoredDialogue(dialogue, turns, np.zeros((len(turns), 3, 0)), ranking))
+        out.append(ScoredDialogue(dialogue, turns, np.zeros((n, 3, 0)), ranking))
     return out
 
 
@@ -363,101 +334,70 @@ def score_by_learned(
 # --- Fitted on grades and marks, out of fold
 
 FOLDS, INNER_FOLDS = 5, 4
-PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-RANKS = (2, 3, 6)
+PENALTIES, RANKS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0), (2, 3, 6)
 UNGRADED = (0.0, 0.3, 1.0)
 """Weights of pairs that nobody graded; they count as gain 0."""
 GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
 
 
-class Choice(NamedTuple):
-    """What inner folds choose for the weights."""
+@dataclass
+class Corpus(GradedTurns):
+    """Graded turns with the vectors, [n, 6, dim] each, of all that is known of turns and memes."""
 
-    penalty: float
-    rank: int
-    ungraded: float
+    given_means: Sequence[np.ndarray | None] = (None, None)
+    """What is taken off the texts of turns, [6, dim] for each embedder; None: their own means."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.names = np.array(self.clusters)
+        self.kinds = np.array([query.dialogue.kind for query in self.asked])
+        sent = [self.truth.turns_of(marker) for marker in self.truth.markers]
+        self.marks = np.array([[key in turns for turns in sent] for key in self.keys], dtype=int)
+        of_turns = [row for dialogue in self.dialogues for row in texts_of_dialogue(dialogue)]
+        of_memes = [meme_texts(self.memes[a.meme_id], a) for a in self.annotations]
+        encoders = list(zip(self.encoders.values(), self.given_means, strict=True))
+        turns = [encode_texts(of_turns, encode, "query", means) for encode, means in encoders]
+        self.turns, self.turn_means = map(list, zip(*turns, strict=True))
+        self.meme_vectors = [encode_texts(of_memes, encode, "document")[0] for encode, _ in encoders]
+        numbers, speakers = [s.turn for s in self.summaries], [s.speaker for s in self.summaries]
+        self.inputs = gate_inputs(self.turns[0], numbers, speakers)
 
-@dataclass(frozen=True)
-class Corpus:
-    """Turns and memes as vectors, and what graders and markers said of them."""
-
-    asked: Sequence[Query]
-    meme_ids: Sequence[str]
-    turns: Sequence[np.ndarray]
-    """[turns, 6, dim] for each embedder."""
-    memes: Sequence[np.ndarray]
-    """[memes, 6, dim] for each embedder."""
-    gains: np.ndarray
-    """[turns, memes], 0-4, twice the mean grade; nan where nobody graded."""
-    marks: np.ndarray
-    """[turns, markers], 0 or 1."""
-    turn_means: Sequence[np.ndarray] = ()
-
-    @cached_property
-    def names(self) -> np.ndarray:
-        """Dialogue id of every turn."""
-        return np.array([query.dialogue.dialogue_id for query in self.asked])
-
-    @cached_property
-    def kinds(self) -> np.ndarray:
-        """Kind of every turn's dialogue, news or role."""
-        return np.array([query.dialogue.kind for query in self.asked])
-
-    @cached_property
-    def inputs(self) -> np.ndarray:
-        """What the gate reads at every turn."""
-        speakers = [query.dialogue.turns[query.turn - 1].speaker for query in self.asked]
-        return gate_inputs(self.turns[0], [query.turn for query in self.asked], speakers)
+    @property
+    def gains(self) -> np.ndarray:
+        """[turns, memes], 0-4, twice the mean grade; nan where nobody graded."""
+        return 2 * self.grades
 
     @cached_property
     def cosines(self) -> np.ndarray:
-        """Of all pairs, [turns, memes, 72]."""
-        return cosines(self.turns, self.memes)
+        """Of all pairs, float32 [turns, memes, 72]."""
+        pairs = zip(self.turns, self.meme_vectors, strict=True)
+        parts = [np.einsum("tid,mjd->tmij", t, m, optimize=True) for t, m in pairs]
+        return np.stack(parts, axis=2).reshape(*self.grades.shape, -1).astype(np.float32)
 
-    def ndcg(self, scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """nDCG@5 of scores [rows, memes] at those of the rows (a mask) that have a fitting meme."""
-        gains = self.gains[rows]
-        at = (np.nan_to_num(gains) / 2 >= FITS).any(axis=1)
-        return grades.per_turn(retrieval.order(scores[at], self.meme_ids), gains[at] / 2)[:, NDCG]
+    def predict(self, placement: LearnedPlacement) -> Predicted:
+        """What is said of every turn by the model that did not see its dialogue."""
+        return placement.predict(self.names, self.turns, self.meme_vectors, self.inputs)
 
 
-def read_corpus(
-    split: Split, encoders: Mapping[str, Encode], turn_means: Sequence[np.ndarray | None] = (None, None)
+def corpus_of(
+    split: Split,
+    given: Sequence[Grade],
+    encoders: Mapping[str, Encode],
+    profile: Profile,
+    means: Sequence[np.ndarray | None] = (None, None),
 ) -> Corpus:
-    """Encode what is known of all turns that have a summary and of all usable memes.
-
-    `turn_means` [6, dim] of each embedder centre the texts of turns; None: their own means.
-    """
-    asked = grades.queries(split.dialogues)
-    summaries = [s for dialogue in split.dialogues for s in dialogue.summaries if not s.unscored]
-    usable = [a for a in split.annotations if a.usable]
-    of_turns = [
-        turn_texts([u.text for u in q.dialogue.turns if u.turn < q.turn], s)
-        for q, s in zip(asked, summaries, strict=True)
-    ]
-    of_memes = [meme_texts(split.memes[a.meme_id], a) for a in usable]
-    keys, meme_ids = [q.key for q in asked], [a.meme_id for a in usable]
-    given = grades.mean_grades(grade for batch in split.grades.values() for grade in batch)
-    truth = GroundTruth(split.marks, [])
-    sent = [truth.turns_of(marker) for marker in truth.markers]
-    turns, means = zip(
-        *(encode_texts(of_turns, e, "query", m) for e, m in zip(encoders.values(), turn_means, strict=True)),
-        strict=True,
-    )
-    memes = [encode_texts(of_memes, encode, "document")[0] for encode in encoders.values()]
-    marks = np.array([[key in turns_ for turns_ in sent] for key in keys], dtype=int)
-    gains = 2 * grades.grade_matrix(keys, meme_ids, given)
-    return Corpus(asked, meme_ids, turns, memes, gains, marks.reshape(len(keys), len(sent)), means)
+    """The turns and memes of a split with these grades; `means` centre the texts of turns."""
+    usable, truth = [a for a in split.annotations if a.usable], GroundTruth(split.marks, given)
+    return Corpus(profile, split.dialogues, split.memes, usable, truth, (), encoders, given_means=means)
 
 
 def deal(names: Sequence[str], kinds: Sequence[str], n: int) -> np.ndarray:
     """Fold 0..n-1 of every turn, by dialogue: dealt in turn within each kind, in order of id."""
-    fold = {}
-    for kind in sorted(set(kinds)):
-        mine = sorted({name for name, other in zip(names, kinds, strict=True) if other == kind})
-        fold |= {name: place % n for place, name in enumerate(mine)}
+    fold, place = {}, Counter()
+    for kind, name in sorted(set(zip(kinds, names, strict=True))):
+        fold[name] = place[kind] % n
+        place[kind] += 1
     return np.array([fold[name] for name in names], dtype=int)
 
 
@@ -485,84 +425,84 @@ def cut_rank(weights: np.ndarray, rank: int) -> np.ndarray:
     return (u[..., :rank] * s[..., None, :rank]) @ v[..., :rank, :]
 
 
-def choose(corpus: Corpus, rows: np.ndarray) -> Choice:
-    """The choice with the best nDCG@5 over inner folds by dialogue of some turns (positions)."""
-    fold, totals = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS), Counter()
-    for inner in range(INNER_FOLDS):
-        rest, here = rows[fold != inner], rows[fold == inner]
+def inner_folds(corpus: Corpus, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Positions among these rows to fit on and to try on, by dialogue."""
+    fold = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS)
+    for number in range(INNER_FOLDS):
+        yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+
+
+def choose(corpus: Corpus, rows: np.ndarray) -> tuple[float, float, int]:
+    """Weight of ungraded pairs, penalty and rank with the best nDCG@5 over inner folds of some turns."""
+    totals: Counter[tuple[float, float, int]] = Counter()
+    for fit, held_out in inner_folds(corpus, rows):
+        rest, here = rows[fit], rows[held_out]
+        here = here[grades.fits(corpus.grades[here]).any(axis=1)]
         for ungraded in UNGRADED:
             fitted = ridge(corpus.cosines[rest], corpus.gains[rest], PENALTIES, ungraded)
-            for penalty, weights in zip(PENALTIES, fitted, strict=True):
-                for rank in RANKS:
-                    scores = corpus.cosines[here] @ cut_rank(weights, rank).ravel()
-                    totals[Choice(penalty, rank, ungraded)] += corpus.ndcg(scores, here).sum()
+            for (penalty, weights), rank in product(zip(PENALTIES, fitted, strict=True), RANKS):
+                scores = corpus.cosines[here] @ cut_rank(weights, rank).ravel().astype(np.float32)
+                measured = grades.per_turn(retrieval.order(scores, corpus.meme_ids), corpus.grades[here])
+                totals[ungraded, penalty, rank] += measured[:, grades.NDCG].sum()
     return max(totals, key=totals.__getitem__)
 
 
 def fit_gate(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
     """Coefficients and intercept of P(wanted): logistic regression in which every mark is an example.
 
-    Its strength is chosen by log loss over inner folds by dialogue.
+    Its strength is chosen by log loss over inner folds.
     """
     from sklearn.linear_model import LogisticRegression
 
     inputs, marks = corpus.inputs[rows], corpus.marks[rows]
-    fold = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS)
 
-    def fit(chosen: np.ndarray, strength: float) -> LogisticRegression:
-        repeated = np.repeat(inputs[chosen], marks.shape[1], axis=0)
-        return LogisticRegression(C=strength, max_iter=5000).fit(repeated, marks[chosen].ravel())
+    def fit(at: np.ndarray, strength: float) -> LogisticRegression:
+        repeated = np.repeat(inputs[at], marks.shape[1], axis=0)
+        return LogisticRegression(C=strength, max_iter=5000).fit(repeated, marks[at].ravel())
 
     def loss(strength: float) -> float:
         total = 0.0
-        for inner in range(INNER_FOLDS):
-            p = fit(fold != inner, strength).predict_proba(inputs[fold == inner])[:, 1]
-            p, held_out = np.clip(p, 1e-9, 1 - 1e-9)[:, None], marks[fold == inner]
-            total -= float((held_out * np.log(p) + (1 - held_out) * np.log(1 - p)).sum())
+        for rest, here in inner_folds(corpus, rows):
+            p = np.clip(fit(rest, strength).predict_proba(inputs[here])[:, 1], 1e-9, 1 - 1e-9)[:, None]
+            total -= float((marks[here] * np.log(p) + (1 - marks[here]) * np.log(1 - p)).sum())
         return total
 
-    found = fit(np.full(len(rows), True), min(GATE_STRENGTHS, key=loss))
+    found = fit(np.arange(len(rows)), min(GATE_STRENGTHS, key=loss))
     return np.append(found.coef_[0], found.intercept_)
 
 
-def fit_gains(corpus: Corpus, rows: np.ndarray, choice: Choice) -> np.ndarray:
-    """Gain to expect of a best meme by its score, [2, points]: isotonic, over inner folds of some turns."""
+def fit_model(corpus: Corpus, rows: np.ndarray) -> PlacementModel:
+    """Weights, gate and expected gains from some turns (positions).
+
+    The gain to expect of a best meme is an isotonic regression on its score, over inner folds.
+    """
     from sklearn.isotonic import IsotonicRegression
 
-    fold = deal(corpus.names[rows], corpus.kinds[rows], INNER_FOLDS)
+    ungraded, penalty, rank = choose(corpus, rows)
+
+    def fit(at: np.ndarray) -> PlacementModel:
+        (weights,) = ridge(corpus.cosines[at], corpus.gains[at], [penalty], ungraded)
+        return PlacementModel(cut_rank(weights, rank), np.empty(0), np.empty((2, 0)))
+
     top, gains = np.zeros(len(rows)), np.zeros(len(rows))
-    for inner in range(INNER_FOLDS):
-        rest, here = rows[fold != inner], rows[fold == inner]
-        (weights,) = ridge(corpus.cosines[rest], corpus.gains[rest], [choice.penalty], choice.ungraded)
-        model = PlacementModel(cut_rank(weights, choice.rank), np.empty(0), np.empty((2, 0)))
-        scores = model.score([turns[here] for turns in corpus.turns], corpus.memes)
-        best = retrieval.best_memes(scores, corpus.meme_ids, 1)[:, 0]
-        top[fold == inner] = scores.max(axis=1)
-        gains[fold == inner] = np.nan_to_num(corpus.gains[here, best])
-    found = IsotonicRegression(out_of_bounds="clip").fit(top, gains)
-    return np.stack([found.X_thresholds_, found.y_thresholds_])
+    for rest, here in inner_folds(corpus, rows):
+        at = rows[here]
+        scores = fit(rows[rest]).score([part[at] for part in corpus.turns], corpus.meme_vectors)
+        best = retrieval.order(scores, corpus.meme_ids)[:, 0]
+        top[here], gains[here] = scores.max(axis=1), np.nan_to_num(corpus.gains[at, best])
+    curve = IsotonicRegression(out_of_bounds="clip").fit(top, gains)
+    points = np.stack([curve.X_thresholds_, curve.y_thresholds_])
+    return replace(fit(rows), gate=fit_gate(corpus, rows), gains=points)
 
 
 def learn(corpus: Corpus, embedders: Sequence[str]) -> LearnedPlacement:
     """The model for any chat, from all dialogues, and for each dialogue the one of the other folds."""
-    fold, models = deal(corpus.names, corpus.kinds, FOLDS), []
-    for number in tqdm(range(FOLDS + 1), desc="models", unit="model"):  # no turn is in the last fold
-        rows = np.flatnonzero(fold != number)
-        choice = choose(corpus, rows)
-        (weights,) = ridge(corpus.cosines[rows], corpus.gains[rows], [choice.penalty], choice.ungraded)
-        gate, gains = fit_gate(corpus, rows), fit_gains(corpus, rows, choice)
-        models.append(PlacementModel(cut_rank(weights, choice.rank), gate, gains))
-    fold_of = dict(zip(corpus.names.tolist(), fold.tolist(), strict=True))
-    found = LearnedPlacement(
-        tuple(embedders), models[-1], models[:-1], fold_of, corpus.turn_means, np.empty(0)
-    )
-    return with_promises(found, corpus)
-
-
-def with_promises(placement: LearnedPlacement, corpus: Corpus) -> LearnedPlacement:
-    """The placement with the quantiles of what its models promise at the turns of a corpus."""
-    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
-    return replace(placement, promises=np.quantile(found.promise, np.linspace(0, 1, 101)))
+    fold = deal(corpus.names, corpus.kinds, FOLDS)
+    fits = tqdm(range(FOLDS + 1), desc="models", unit="model")  # no turn is in the last fold
+    *models, model = [fit_model(corpus, np.flatnonzero(fold != number)) for number in fits]
+    fold_of = dict(zip(corpus.clusters, fold.tolist(), strict=True))
+    found = LearnedPlacement(tuple(embedders), model, models, fold_of, corpus.turn_means, np.empty(0))
+    return replace(found, promises=np.quantile(corpus.predict(found).promise, np.linspace(0, 1, 101)))
 
 
 def on_this_machine(run: Run) -> Run:
@@ -582,31 +522,31 @@ def splits_of(run: Run, path: Path | None = None) -> list[Split]:
     return grades.splits_of_run(run, run.load(Dialogue), run.load(Meme), run.load(Annotation), path)
 
 
-def fit_run(run: Run, path: Path | None = None) -> "Landing":
+def fit_run(run: Run, path: Path | None = None) -> str:
     """Fit learned placement on a run, write `placement.json` into its folder, and measure it out of fold.
 
     Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
-    count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds.
+    count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
+    ranking, placed memes and gate as tables in Markdown.
     """
-    if find_spec("sklearn") is None:
-        raise ExtraMissing("make fit-placement needs scikit-learn: pip install -e '.[learn]'")
-    split = next(iter(splits_of(run, path)), None)
-    first = next(iter(split.grades.values())) if split else []
+    split = next(iter(splits_of(run, path)), Split("", [], {}, [], {"": []}))
+    first = next(iter(split.grades.values()))
     graded = {grade.dialogue_id for grade in first}
-    dialogues = [d for d in split.dialogues if d.dialogue_id in graded] if split else []
-    by_kind = Counter(d.kind for d in dialogues)
+    split = replace(split, dialogues=[d for d in split.dialogues if d.dialogue_id in graded])
+    by_kind = Counter(dialogue.kind for dialogue in split.dialogues)
     if not by_kind or min(by_kind.values()) < FOLDS:
         raise StageOutputError(
             f"learned placement needs graded memes in {FOLDS} or more dialogues of each kind; here are "
             f"{', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
-    split = replace(split, dialogues=dialogues)
     names, encoders = encoders_of(run)
-    model = learn(read_corpus(replace(split, grades={"pool": first}), encoders), names)
-    model.save(run.write(FILE))
-    found = tabulate([predict_split(split, model, encoders, run.profile)])
-    found.save(run)
-    return found
+    placement = learn(corpus_of(split, first, encoders, run.profile), names)
+    placement.save(run.write(FILE))
+    found = tabulate(run, [predict_split(split, placement, encoders, run.profile)])
+    ranking, placed = (table[table.part == "all"] for table in (found["ranking"], found["placed"]))
+    placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
+    shown = (ranking.drop(columns=["split", "part"]), placed, found["gate"].drop(columns=["split", "part"]))
+    return "\n".join(map(files.markdown, shown))
 
 
 # --- Measured: do its memes land?
@@ -615,241 +555,6 @@ CONTROL = f"random, same turns as {LEARNED}"
 OWN, OURS, THEIRS = "each at its own turns", "at the turns of learned", "at the turns of Greedy"
 """Where learned placement and another are compared."""
 MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
-CASES = 6
-"""Wins and losses of each kind that are shown."""
-
-
-class Sent(NamedTuple):
-    """Which turns get a meme (a mask over the turns), and which meme would be sent at every turn."""
-
-    turns: np.ndarray
-    memes: np.ndarray
-
-
-@dataclass(frozen=True)
-class Graded:
-    """A split as vectors and scores; the gains are those of all grades."""
-
-    name: str
-    corpus: Corpus
-    found: Predicted
-    paper: np.ndarray
-    """The paper's scores [turns, memes] (Eq. 22), each text centred by its own mean over the split."""
-    profile: Profile
-
-    @cached_property
-    def ways(self) -> dict[str, Sent]:
-        """What is compared, each at the rate of the profile, fitted on the other half of the dialogues.
-
-        Ranker alone and gate alone send the memes of learned where their half of the promise is highest.
-        """
-        found, ids, settings = self.found, self.corpus.meme_ids, self.profile.retrieval
-        best, papers = (retrieval.best_memes(s, ids, 1)[:, 0] for s in (found.scores, self.paper))
-        drawn = grades.random_order(self.corpus.asked, len(ids), self.profile.seed, 0)[:, 0]
-        ways = {
-            LEARNED: Sent(self._gated(found.promise, settings.learned_penalty), best),
-            "ranker alone": Sent(self._gated(found.scores.max(axis=1), 0.0), best),
-            "gate alone": Sent(self._gated(found.wanted, 0.0), best),
-            "greedy": Sent(self._gated(self.paper.max(axis=1), settings.threshold_penalty), papers),
-        }
-        return ways | {f"random, same turns as {n}": Sent(ways[n].turns, drawn) for n in (LEARNED, "greedy")}
-
-    def _gated(self, scores: np.ndarray, penalty: float) -> np.ndarray:
-        """Where the gate opens for these best scores, fitted on the other half of the dialogues (Eq. 23)."""
-        items = []
-        for dialogue in {query.dialogue.dialogue_id: query.dialogue for query in self.corpus.asked}.values():
-            mine = scores[self.corpus.names == dialogue.dialogue_id, None]
-            ranking = Ranking(np.zeros(mine.shape, dtype=int), mine, np.zeros((*mine.shape, 4)))
-            items.append(ScoredDialogue(dialogue, (), np.empty(0), ranking))
-        traces = retrieval.traces(items, retrieval.calibrate(items, self.profile, penalty))
-        return np.concatenate([traces[item.dialogue.dialogue_id][2].sent for item in items])
-
-    def grades(self, sent: Sent) -> np.ndarray:
-        """Mean grade (0-2) of the meme of every turn; nan where nobody graded it."""
-        return self.corpus.gains[np.arange(len(sent.memes)), sent.memes] / 2
-
-    def rows(self, part: str) -> np.ndarray:
-        """Turns of all dialogues, or of those of one kind."""
-        return np.full(len(self.corpus.kinds), True) if part == "all" else self.corpus.kinds == part
-
-
-@dataclass(frozen=True)
-class Landing:
-    """The tables, and wins and losses to look at; empty without grades or where the weights do not apply."""
-
-    placed: pd.DataFrame
-    """Of the memes sent: grades, shares with intervals, a row a split, part and way."""
-    differences: pd.DataFrame
-    """Mean grade of learned minus Greedy, first, and minus random."""
-    gate: pd.DataFrame
-    """AUC of the gate and of the paper's score between turns that all markers fill and that none does."""
-    ranking: pd.DataFrame
-    """R@1, R@5, MRR, nDCG@5 of the ranker and of the paper's score, and their differences."""
-    cases: Sequence[Mapping[str, Any]]
-    """Turns at which learned and Greedy send different memes that differ most in grade."""
-
-    def save(self, run: Run) -> None:
-        """Write the tables into the run's report, and `landing.json`, which page and README quote."""
-        saved = {name: table for name, table in vars(self).items() if name != "cases"}
-        run.save_tables(**{f"learned_{name}": table for name, table in saved.items()})
-        run.save_json(TABLES, {**{n: frame_rows(t) for n, t in saved.items()}, "cases": list(self.cases)})
-
-    def text(self) -> str:
-        """Ranking, placed memes and gate of all dialogues, as tables."""
-        placed = self.placed[self.placed.part == "all"]
-        shown = self.ranking[self.ranking.part == "all"].drop(columns=["split", "part"])
-        placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
-        return "\n".join(map(files.markdown, (shown, placed, self.gate.drop(columns="split"))))
-
-
-def measure(run: Run) -> Landing:
-    """Measure learned placement on a run's graded turns and on the untouched test, and save the tables.
-
-    The scores are saved, too, so that nobody has to rank again (`saved_scores`).
-    """
-    graded = []
-    try:
-        names, encoders = encoders_of(run)
-        placement = open_placement(run.folder, names)
-        graded = [predict_split(one, placement, encoders, run.profile) for one in splits_of(run)]
-    except PlacementError as error:
-        print(f"no measure of learned placement: {error}")
-    arrays = {}
-    for one in graded:
-        arrays |= {f"{one.name} {part}": v for part, v in one.found._asdict().items()}
-        arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
-    run.save_arrays(SCORES, **arrays)
-    found = tabulate(graded)
-    found.save(run)
-    return found
-
-
-def saved_scores(run: Run, split: str) -> tuple[Predicted, list[str]] | None:
-    """What `measure` saved of a split, rows as `grades.queries`, and the memes; None where it has nothing."""
-    try:
-        with np.load(run.read(SCORES), allow_pickle=False) as arrays:
-            return Predicted(*(arrays[f"{split} {p}"] for p in Predicted._fields)), arrays[
-                f"{split} memes"
-            ].tolist()
-    except (StageMissing, KeyError):
-        return None
-
-
-def predict_split(
-    split: Split, placement: LearnedPlacement, encoders: Mapping[str, Encode], profile: Profile
-) -> Graded:
-    """Encode a split, and let the models say what they have not seen."""
-    corpus = read_corpus(split, encoders, placement.turn_means)
-    summaries = [s for dialogue in split.dialogues for s in dialogue.summaries if not s.unscored]
-    usable = [annotation for annotation in split.annotations if annotation.usable]
-    first = next(iter(encoders.values()))
-    terms = grades.four_terms(summaries, usable, first, profile.retrieval.centring)
-    found = placement.predict(corpus.names, corpus.turns, corpus.memes, corpus.inputs)
-    return Graded(split.name, corpus, found, retrieval.combine(terms, profile.retrieval.weights), profile)
-
-
-def tabulate(graded: Sequence[Graded]) -> Landing:
-    """All tables of some splits."""
-    makers = (placed_rows, difference_rows, gate_rows, ranking_rows)
-    found = [pd.DataFrame([row for one in graded for row in rows(one)]) for rows in makers]
-    return Landing(*found, [row for one in graded for row in cases(one)])
-
-
-def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """What was sent, a row a part of the dialogues and way; a meme that nobody graded counts as not fitting."""
-    wanted = one.corpus.marks.any(axis=1)
-    for part in ("all", "news", "role"):
-        for name, sent in one.ways.items():
-            at = sent.turns & one.rows(part)
-            given = one.grades(sent)[at]
-            known, names = np.nan_to_num(given), one.corpus.names[at].tolist()
-            fits = known >= FITS
-            row = {
-                "split": one.name, "part": part, "way": name, "memes": int(at.sum()),
-                "ungraded": float(np.isnan(given).mean()) if at.any() else 0.0,
-                **statistics.cluster_mean(known, names, (0, 2)).columns("mean grade"),
-            }  # fmt: skip
-            shares = {
-                "fits": fits, "0 from both": known == 0, "2 from both": known == 2,
-                "wanted and fits": fits & wanted[at],
-            }  # fmt: skip
-            for what, values in shares.items():
-                row |= statistics.cluster_mean(values.astype(float), names, statistics.SHARE).columns(what)
-            yield row
-
-
-def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """Mean grade of learned minus another: at each one's own turns, and at the same turns."""
-    ours, greedy, random = (one.ways[name] for name in (LEARNED, "greedy", CONTROL))
-    for part in ("all", "news", "role"):
-        within = one.rows(part)
-
-        def values(sent: Sent, turns: np.ndarray, within: np.ndarray = within) -> dict:
-            keys = [one.corpus.asked[row].key for row in np.flatnonzero(turns & within)]
-            return dict(zip(keys, np.nan_to_num(one.grades(sent))[turns & within].tolist(), strict=True))
-
-        pairs = {
-            ("greedy", OWN): (ours.turns, greedy, greedy.turns),
-            ("greedy", THEIRS): (greedy.turns, greedy, greedy.turns),
-            ("greedy", OURS): (ours.turns, greedy, ours.turns),
-            ("random", OURS): (ours.turns, random, ours.turns),
-        }
-        for (minus, where), (our_turns, other, turns) in pairs.items():
-            compare = statistics.paired_difference if our_turns is turns else statistics.unpaired_difference
-            rng = statistics.rng(one.profile.seed, "landing", one.name, part, minus, where)
-            got = compare(values(ours, our_turns), values(other, turns), rng)
-            row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
-            yield {**row, **got.row(), "p": got.p}
-
-
-def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """How far the learned gate and the paper's best score tell when a meme is wanted (`timing_rows`)."""
-    for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
-        for row in timing_rows(scores, one.corpus.marks, one.corpus.names):
-            yield {"split": one.name, "gate": gate, **row}
-
-
-def timing_rows(scores: np.ndarray, marks: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """AUC of scores [turns] between turns that all markers fill and that none does; marks [turns, markers]."""
-    names, clear, filled = np.asarray(names), np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
-    pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
-    yield {"measure": "AUC", **statistics.cluster_auc(*pairs).row()}
-
-
-def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """Measures of both rankings at the turns that have a fitting meme, and their differences."""
-    columns, given = [grades.MEASURES.index(name) for name in MEASURES], one.corpus.gains / 2
-    for part in ("all", "news", "role"):
-        at = one.rows(part) & grades.fits(given).any(axis=1)
-        measured = {
-            name: grades.per_turn(retrieval.order(scores[at], one.corpus.meme_ids), given[at])[:, columns]
-            for name, scores in ((LEARNED, one.found.scores), (PAPER, one.paper))
-        }
-        measured[f"{LEARNED} minus {PAPER}"] = measured[LEARNED] - measured[PAPER]
-        for name, values in measured.items():
-            bounds = None if "minus" in name else statistics.SHARE
-            row = {"split": one.name, "part": part, "what": name, "turns": int(at.sum())}
-            yield row | statistics.mean_columns(MEASURES, values, one.corpus.names[at].tolist(), bounds)
-
-
-def cases(one: Graded) -> Iterator[dict[str, Any]]:
-    """Turns at which learned or Greedy sends, with the largest differences in grade, wins and losses."""
-    ours, greedy = one.ways[LEARNED], one.ways["greedy"]
-    a, b = np.nan_to_num(one.grades(ours)), np.nan_to_num(one.grades(greedy))
-    for kind, sign in (("win", 1), ("loss", -1)):
-        gaps = np.where((ours.turns | greedy.turns) & (ours.memes != greedy.memes), sign * (a - b), -9)
-        for row in (row for row in np.argsort(-gaps, kind="stable")[:CASES] if gaps[row] > 0):
-            name, turn = one.corpus.asked[row].key
-            found = {"split": one.name, "case": kind, "dialogue_id": name, "turn": turn}
-            for who, sent, given in ((LEARNED, ours, a), ("greedy", greedy, b)):
-                found |= {
-                    who: one.corpus.meme_ids[sent.memes[row]],
-                    f"{who} grade": float(given[row]),
-                    f"{who} sends": bool(sent.turns[row]),
-                }
-            yield found
-
-
 QUOTED = {
     "placed": (
         "split",
@@ -863,19 +568,189 @@ QUOTED = {
     "gate": ("split", "gate", "mean", "low", "high", "n", "dialogues"),
     "ranking": ("split", "what", "turns", *statistics.with_ends("nDCG@5")),
 }
-"""Columns of the tables that `numbers.json` holds, of all dialogues."""
+"""Tables, and the columns that `landing.json` holds of all dialogues, which page and READMEs quote."""
+SHARES = ("fits", "0 from both", "2 from both", "wanted and fits")
+
+
+class Sent(NamedTuple):
+    """Which turns get a meme (a mask over the turns), and which meme would be sent at every turn."""
+
+    turns: np.ndarray
+    memes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A split with all its grades, what learned placement says of it, and the paper's scores (Eq. 22)."""
+
+    name: str
+    corpus: Corpus
+    found: Predicted
+    paper: np.ndarray
+
+    @cached_property
+    def ways(self) -> dict[str, Sent]:
+        """What is compared, each at the rate of the profile, fitted on the other half of the dialogues.
+
+        Ranker alone and gate alone send the memes of learned where their half of the promise is highest.
+        """
+        found, corpus, knobs = self.found, self.corpus, self.corpus.profile.retrieval
+        best, papers = (retrieval.order(s, corpus.meme_ids)[:, 0] for s in (found.scores, self.paper))
+        drawn = grades.random_order(corpus.asked, len(corpus.meme_ids), corpus.profile.seed, 0)[:, 0]
+        ways = {
+            LEARNED: Sent(self._gated(found.promise, knobs.learned_penalty), best),
+            "ranker alone": Sent(self._gated(found.scores.max(axis=1), 0.0), best),
+            "gate alone": Sent(self._gated(found.wanted, 0.0), best),
+            "greedy": Sent(self._gated(self.paper.max(axis=1), knobs.threshold_penalty), papers),
+        }
+        return ways | {f"random, same turns as {n}": Sent(ways[n].turns, drawn) for n in (LEARNED, "greedy")}
+
+    def _gated(self, scores: np.ndarray, penalty: float) -> np.ndarray:
+        """Where the gate opens for these best scores, fitted on the other half of the dialogues (Eq. 23)."""
+        items = []
+        for dialogue in (d for d in self.corpus.dialogues if d.dialogue_id in self.corpus.rows_of):
+            mine = scores[self.corpus.rows_of[dialogue.dialogue_id], None]
+            items.append(ScoredDialogue(dialogue, (), np.empty(0), Ranking(mine, mine, mine)))
+        traces = retrieval.traces(items, retrieval.calibrate(items, self.corpus.profile, penalty))
+        return np.concatenate([traces[item.dialogue.dialogue_id][2].sent for item in items])
+
+    def grades(self, sent: Sent) -> np.ndarray:
+        """Mean grade (0-2) of the meme of every turn; nan where nobody graded it."""
+        return self.corpus.grades[np.arange(len(sent.memes)), sent.memes]
+
+    def parts(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Turns of all dialogues, and of those of one kind, as masks."""
+        yield "all", np.full(len(self.corpus.kinds), True)
+        yield from ((kind, self.corpus.kinds == kind) for kind in ("news", "role"))
+
+
+def predict_split(
+    split: Split, placement: LearnedPlacement, encoders: Mapping[str, Encode], profile: Profile
+) -> Graded:
+    """Encode a split, and let the models say what they have not seen."""
+    given = [grade for batch in split.grades.values() for grade in batch]
+    corpus, knobs = corpus_of(split, given, encoders, profile, placement.turn_means), profile.retrieval
+    paper = retrieval.combine(corpus.terms(next(iter(encoders)), knobs.centring), knobs.weights)
+    return Graded(split.name, corpus, corpus.predict(placement), paper)
+
+
+def measure(run: Run) -> dict[str, pd.DataFrame]:
+    """Measure learned placement on a run's graded turns and on the untouched test, and save the tables.
+
+    The scores are saved, too, so that nobody has to rank again (`saved_scores`). Empty tables without grades,
+    or where the weights do not apply.
+    """
+    graded, arrays = [], {}
+    try:
+        names, encoders = encoders_of(run)
+        placement = open_placement(run.folder, names)
+        graded = [predict_split(one, placement, encoders, run.profile) for one in splits_of(run)]
+    except PlacementError as error:
+        print(f"no measure of learned placement: {error}")
+    for one in graded:
+        arrays |= {f"{one.name} {part}": values for part, values in one.found._asdict().items()}
+        arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
+    run.save_arrays(SCORES, **arrays)
+    return tabulate(run, graded)
+
+
+def saved_scores(run: Run, split: str) -> tuple[Predicted, list[str]] | None:
+    """What `measure` saved of a split, rows as `grades.queries`, and the memes; None where it has nothing."""
+    try:
+        with np.load(run.read(SCORES), allow_pickle=False) as arrays:
+            found = Predicted(*(arrays[f"{split} {part}"] for part in Predicted._fields))
+            return found, arrays[f"{split} memes"].tolist()
+    except (StageMissing, KeyError):
+        return None
+
+
+def tabulate(run: Run, graded: Sequence[Graded]) -> dict[str, pd.DataFrame]:
+    """All tables of some splits, saved into the run's report, and as `landing.json` for page and READMEs.
+
+    placed: the memes sent, a row a split, part and way. differences: mean grade of learned minus others.
+    gate: does it tell when a meme is wanted? ranking: measures of the ranker. The untouched test is first.
+    """
+    makers, graded = (placed_rows, difference_rows, gate_rows, ranking_rows), graded[::-1]
+    found, shown = {}, {}
+    for (name, columns), rows in zip(QUOTED.items(), makers, strict=True):
+        found[name] = table = pd.DataFrame([row for one in graded for row in rows(one)])
+        if len(table):
+            table = table[table.part == "all"]
+            table = table[table.way.isin((LEARNED, "greedy", CONTROL))] if name == "placed" else table
+        shown[name] = frame_rows(table.reindex(columns=columns))
+    run.save_tables(**{f"learned_{name}": table for name, table in found.items()})
+    run.save_json(TABLES, shown)
+    return found
+
+
+def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """What was sent; a meme that nobody graded counts as not fitting, and `ungraded` is their share."""
+    wanted = one.corpus.marks.any(axis=1)
+    for (part, within), (way, sent) in product(one.parts(), one.ways.items()):
+        at = sent.turns & within
+        given, names = one.grades(sent)[at], one.corpus.names[at].tolist()
+        known, fits = np.nan_to_num(given), grades.fits(given)
+        shares = np.stack([fits, known == 0, known == 2, fits & wanted[at]], axis=1)
+        yield {
+            "split": one.name, "part": part, "way": way, "memes": int(at.sum()),
+            "ungraded": float(np.isnan(given).mean()) if at.any() else 0.0,
+            **statistics.cluster_mean(known, names, (0, 2)).columns("mean grade"),
+            **statistics.mean_columns(SHARES, shares, names, statistics.SHARE),
+        }  # fmt: skip
+
+
+def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """Mean grade of learned minus another: at each one's own turns, and at the same turns."""
+    ours, greedy, random = (one.ways[name] for name in (LEARNED, "greedy", CONTROL))
+    compared = (
+        ("greedy", OWN, ours.turns, greedy, greedy.turns),
+        ("greedy", THEIRS, greedy.turns, greedy, greedy.turns),
+        ("greedy", OURS, ours.turns, greedy, ours.turns),
+        ("random", OURS, ours.turns, random, ours.turns),
+    )
+
+    def values(sent: Sent, at: np.ndarray) -> dict[grades.Key, float]:
+        keys = [one.corpus.keys[row] for row in np.flatnonzero(at)]
+        return dict(zip(keys, np.nan_to_num(one.grades(sent))[at].tolist(), strict=True))
+
+    for (part, within), (minus, where, our_turns, other, turns) in product(one.parts(), compared):
+        compare = statistics.paired_difference if our_turns is turns else statistics.unpaired_difference
+        rng = statistics.rng(one.corpus.profile.seed, "landing", one.name, part, minus, where)
+        got = compare(values(ours, our_turns & within), values(other, turns & within), rng)
+        row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
+        yield {**row, **got.row(), "p": got.p}
+
+
+def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """How far the learned gate and the paper's best score tell when a meme is wanted (`timing_rows`)."""
+    for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
+        for row in timing_rows(scores, one.corpus.marks, one.corpus.names):
+            yield {"split": one.name, "part": "all", "gate": gate, **row}
+
+
+def timing_rows(scores: np.ndarray, marks: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """AUC of scores [turns] between turns that all markers fill and that none does (`marks`)."""
+    names, clear, filled = np.asarray(names), np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
+    pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
+    yield {"measure": "AUC", **statistics.cluster_auc(*pairs).row()}
+
+
+def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
+    """Measures of both rankings at the turns that have a fitting meme, and their differences."""
+    columns = [grades.MEASURES.index(name) for name in MEASURES]
+    ours, papers = (one.corpus.measure(s)[:, columns] for s in (one.found.scores, one.paper))
+    measured = {LEARNED: ours, PAPER: papers, f"{LEARNED} minus {PAPER}": ours - papers}
+    for (part, within), (name, values) in product(one.parts(), measured.items()):
+        at, bounds = within[one.corpus.known], None if "minus" in name else statistics.SHARE
+        names = one.corpus.names[one.corpus.known][at].tolist()
+        row = {"split": one.name, "part": part, "what": name, "turns": len(names)}
+        yield row | statistics.mean_columns(MEASURES, values[at], names, bounds)
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """What page and READMEs quote of `landing.json`, the untouched test first; empty where nothing was graded."""
+    """The tables of `landing.json`; empty where there is none, or without grades."""
     try:
         found = json.loads(run.read(TABLES).read_text(encoding="utf-8"))
     except StageMissing:
         return {}
-    out = {}
-    for table, columns in QUOTED.items() if found["placed"] else ():
-        rows = [row for row in found[table] if row.get("part", "all") == "all"]
-        rows = [row for row in rows if row.get("way", LEARNED) in (LEARNED, "greedy", CONTROL)]
-        rows.sort(key=lambda row: row["split"] != UNTOUCHED)
-        out[table] = [{name: row[name] for name in columns} for row in rows]
-    return out
+    return found if found["placed"] else {}

@@ -1,7 +1,7 @@
 """The panel of notebook 04: every knob of the retrieval beside the chat, and a chat of one's own.
 
-`explore` gives the live panel in JupyterLab, and its first position as HTML in a headless run. Parts are `HTML`
-widgets whose text is replaced: the `Output` widget never returns under nbclient.
+`explore` gives the live panel in JupyterLab, and its first position as HTML in a headless run. Parts are
+`HTML` widgets whose text is replaced: the `Output` widget never returns under nbclient.
 """
 
 import re
@@ -52,7 +52,7 @@ class View(NamedTuple):
 
 
 class Explorer:
-    """Redoes one dialogue of a run under any knobs; at the profile's own it places as `retrieval.place` does."""
+    """Redoes a dialogue of a run under any knobs; at the profile's it places as `retrieval.place` does."""
 
     def __init__(self, scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> None:
         self.index, self.profile = index, profile

@@ -619,7 +619,7 @@ def write_rows(folder: Path, blocks: Iterable[np.ndarray], centring: bool) -> No
 
 
 def write_faiss(folder: Path, n: int, seed: int) -> None:
-    """Index the n rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
+    """Index the n rows: about 2 sqrt(n) lists of 4-bit codes, and bytes to sort what they propose.
 
     Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
     have to be looked into; only such cheap codes allow that.

@@ -225,9 +225,12 @@ class Run:
 
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
-        if self.profile.models.mode != "recorded" and hasattr(embedder, "endpoint"):
-            from memecmd_utils import models
+        if self.profile.models.mode == "recorded":
+            return embedder
+        from memecmd_utils import models
+        from memecmd_utils.llm.embedding import EndpointEmbedder
 
+        if isinstance(embedder, EndpointEmbedder):
             embedder.budget = models.budget(self, "embedding", embedder.endpoint, reads_only=True)
         return embedder
 

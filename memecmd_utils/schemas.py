@@ -1,6 +1,6 @@
 """Records that cross the border of a stage. Every record says where it comes from."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
@@ -270,9 +270,8 @@ class Placement(Record):
     """Half of the dialogues that calibrated the gate for this one."""
 
 
-Scores = create_model(
-    "Scores", __base__=Record, **dict.fromkeys(DIMENSIONS, (float | None, Field(default=None, ge=0, le=100)))
-)
+_SCORES: dict[str, Any] = dict.fromkeys(DIMENSIONS, (float | None, Field(default=None, ge=0, le=100)))
+Scores = create_model("Scores", __base__=Record, **_SCORES)
 """A score (0-100) of a meme on each of the `DIMENSIONS`."""
 
 

@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(items):
         markers = {marker.name for marker in item.iter_markers()}
         if markers & {"local_model", "corpora"} or {"whole", "finished"} & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
+        if "torch" in item.fixturenames:
+            item.add_marker(pytest.mark.paper)
 
 
 @pytest.fixture(scope="session")

@@ -192,7 +192,8 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(tmp
         with pytest.raises(cost.BatchError, match="batch fetch annotation"):
             list(cost.send_batch(run, "annotation"))
         assert not (run.folder / "annotations.parquet").exists() and not service.lines
-        models.inbox(run, "annotation").with_name("annotation.json").unlink()  # killed before the note was written
+        # The sender was killed before the note was written.
+        models.inbox(run, "annotation").with_name("annotation.json").unlink()
         assert "in batch b0" in next(iter(cost.send_batch(run, "annotation"))) and len(service.batches) == 1
         assert list(cost.fetch_batch(run, "annotation")) == ["batch b0: in_progress, 0 of 1 answered"]
         assert "all batches have ended" in list(cost.fetch_batch(run, "annotation"))[-1]

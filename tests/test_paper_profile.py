@@ -16,6 +16,8 @@ import whole_pipeline
 from fault_server import FaultServer
 from whole_pipeline import STAGES, Hostile, command, schema_of, text_of
 
+pytestmark = pytest.mark.paper
+
 WORDS = ("天气真好", "周末去爬山吗", "预报说有雨", "在家煮火锅", "我带毛肚", "要辣的")
 PICTURES = 8
 NEWS = {"topic": "sports", "title": "山上下雨了", "text": "周末山上有雨，爬山的人都回家煮火锅。"}

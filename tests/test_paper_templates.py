@@ -5,7 +5,10 @@ in the paper's form, and what was computed is replayed without weights.
 """
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +23,12 @@ from fault_server import FaultServer
 from template_world import CAPS, HELD_OUT, MEMES
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
+from memecmd_utils.files import paths
 from memecmd_utils.template_memes.metrics import WIRING
 
 pytestmark = pytest.mark.paper
 
+TESTS = Path(__file__).parent
 STAGES = ("07_template_memes", "08_meme_text_retrieval")
 SAMPLE, MODEL = 6, "made-for-the-test"
 ASKED = ("five_tasks", "three_step_12")
@@ -164,3 +169,26 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     pd.testing.assert_frame_equal(first, second)  # the baseline's numbers are those of before
     assert NOT_COMPUTED in again.shown(STAGES[1], "template_memes.tune")
     assert len(first) > 5 and again.table("mtrclip_changes").empty
+
+
+@pytest.mark.parametrize(("required", "summary"), [("1", "3 failed, 1 skipped"), ("", "4 skipped")])
+def test_where_the_packages_are_required_their_absence_fails(
+    tmp_path: Path, required: str, summary: str
+) -> None:
+    lines = (
+        "pytest.importorskip('no_such_package')",
+        "pytest.importorskip('no_such_package', reason='needs the `metrics` extra')",
+        "pytest.skip('torch, lpips not installed (the `paper` extra)')",
+        "pytest.skip('the CM50 sample is not on this machine')",
+    )
+    tests = "".join(f"\n\ndef test_{n}():\n    {line}\n" for n, line in enumerate(lines))
+    (tmp_path / "test_it.py").write_text(f"import pytest\n{tests}", encoding="utf-8")
+    found = TESTS, TESTS / "helpers", paths.root
+    options = ["-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_it.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, found)), tiny_models.REQUIRED: required},
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert summary in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("made from requirements-paper.lock") >= 3 * (required == "1")

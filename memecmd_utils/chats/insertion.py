@@ -231,7 +231,7 @@ def _learned_insertions(
         said = [turn.text for turn in of_chat]
         texts = [learned.turn_texts(said[: turn.turn - 1], summary) for turn, summary in known]
         speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn, _ in known]
-        found = library.promises([""] * len(known), texts, [turn.turn for turn, _ in known], speakers)
+        found = library.promises("", texts, [turn.turn for turn, _ in known], speakers)
         for (turn, summary), meme, gain, promise in zip(known, *found, strict=True):
             if promise >= threshold:
                 meme_id = library.meme_ids[meme]
