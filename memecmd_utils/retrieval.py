@@ -37,20 +37,15 @@ LEARNED = "learned"
 """The strategy that goes by weights fitted on graded memes (`learned.py`)."""
 NOISE = 1e-5
 """Distance from the mean below which a unit row has no direction: float32 vectors do not say more."""
-EXTRA = 16
-"""Memes beside the top K whose scores are computed again in float64: float32 may order them wrongly."""
-TURNS_AT_ONCE = 1024
+EXTRA, ROUNDING, TURNS_AT_ONCE = 16, 1e-3, 1024
+"""Memes beside the top K that may belong there, and how far float32 errs in a cosine at the most: a sum of n
+products errs by n * 6e-8 (Higham 2002, Lemma 3.1), and n is 9,216 in the paper's run."""
 
 Encode = Callable[[Sequence[str], str], np.ndarray]
 """Texts and side (`query` or `document`) to unit vectors, [texts, dim]."""
 
 
 # --- The index: memes and turns as vectors
-
-
-def mean_row(vectors: np.ndarray) -> np.ndarray:
-    """Mean of the rows, summed in float64: in float32 that of thousands of equal rows errs by 1e-4."""
-    return vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
 
 
 def centre(vectors: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
@@ -181,15 +176,16 @@ def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
 
 
 def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
-    """The four components of chosen pairs in float64: positions [turns, n] -> [turns, n, 4].
+    """The four components of chosen pairs in float64: positions [turns, n] to [turns, n, 4]; of -1 it is 0.
 
     Summed pair by pair, so a value depends on its two vectors alone, not on how the batch was cut.
     """
-    out = np.empty((*memes.shape, 4))
+    out = np.zeros((*memes.shape, 4))
     for turn, (query, chosen) in enumerate(zip(queries, memes, strict=True)):
-        product = index.rows[chosen].reshape(len(chosen), 4, index.dim).astype(np.float64)
+        there = np.flatnonzero(chosen >= 0)
+        product = index.rows[chosen[there]].reshape(len(there), 4, index.dim).astype(np.float64)
         product *= query[ASKED]
-        out[turn] = product.sum(axis=2)
+        out[turn, there] = product.sum(axis=2)
     return out * SIGNS
 
 
@@ -203,35 +199,31 @@ def top_k(
     """The K best memes of every turn of queries [turns, 3, dim] (Eq. 24); equal scores go by meme id.
 
     A float32 product (or `component_matrices` at hand, or the proposals of a library on disk) finds K + 16
-    candidates; their scores are computed again in float64 and rounded to nine digits.
+    candidates; those that rounding may have put in a wrong place are scored again in float64, to nine digits.
     """
     k = min(k, len(index.meme_ids))
     if k < 1:
         raise ValueError("top_k needs at least one meme and k >= 1")
-    n = min(k + EXTRA, len(index.meme_ids))
-    parts = [Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)), np.empty((0, k, 4)))]
-    for start in range(0, len(queries), TURNS_AT_ONCE):
-        batch = queries[start : start + TURNS_AT_ONCE]
+    n, parts = min(k + EXTRA, len(index.meme_ids)), []
+    for start in range(0, max(1, len(queries)), TURNS_AT_ONCE):
+        part = slice(start, start + TURNS_AT_ONCE)
+        batch = queries[part]
         if index.propose is not None:
             near = index.propose(weigh(batch, weights), n)
         else:
             if components is None:
-                rough = batch.reshape(len(batch), -1) @ index.fold(weights)
+                rough = batch.reshape(len(batch), 3 * index.dim) @ index.fold(weights)
             else:
-                rough = combine(components[:, start : start + TURNS_AT_ONCE], weights)
+                rough = combine(components[:, part], weights)
             near = np.argpartition(rough, -n, axis=1)[:, -n:]
-        exact = pair_components(index, batch, near)
-        total = np.round(combine(np.moveaxis(exact, 2, 0), weights), 9)
+            found = np.take_along_axis(rough, near, axis=1)
+            near[found < np.partition(found, -k, axis=1)[:, -k, None] - ROUNDING * np.abs(weights).sum()] = -1
         near[~batch.any(axis=(1, 2))] = -1  # a turn without a summary
-        total[near < 0] = -np.inf
+        exact = pair_components(index, batch, near)
+        total = np.where(near < 0, -np.inf, np.round(combine(np.moveaxis(exact, 2, 0), weights), 9))
         best = np.lexsort((index.id_ranks[near], -total), axis=1)[:, :k]
-        parts.append(
-            Ranking(
-                np.take_along_axis(near, best, axis=1),
-                np.take_along_axis(total, best, axis=1),
-                np.take_along_axis(exact, best[:, :, None], axis=1),
-            )
-        )
+        ranked = (np.take_along_axis(values, best, axis=1) for values in (near, total))
+        parts.append((*ranked, np.take_along_axis(exact, best[:, :, None], axis=1)))
     return Ranking(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -240,24 +232,6 @@ def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
     by_id = np.argsort(np.array(meme_ids, dtype=str))
     # Rounded: the last digits of a matrix product depend on the number of threads.
     return by_id[np.argsort(-np.round(scores[:, by_id], 9), axis=1, kind="stable")]
-
-
-def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
-    """The first k of `order`, far faster than sorting; -1 where only scores of -inf are left."""
-    by_id = np.argsort(np.array(meme_ids, dtype=str))
-    ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
-    best = take_best(ordered.copy(), k)
-    return np.where(np.isneginf(np.take_along_axis(ordered, best, axis=1)), -1, by_id[best])
-
-
-def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
-    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
-    rows = np.arange(len(scores))
-    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
-    for place in range(out.shape[1]):
-        out[:, place] = scores.argmax(axis=1)
-        scores[rows, out[:, place]] = -np.inf
-    return out
 
 
 @dataclass(frozen=True)
@@ -283,8 +257,13 @@ def score_dialogues(
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
     turn still counts. Raises `StageOutputError` where no turn has one.
     """
-    queries = encode_queries(dialogues, encode, profile)
-    return cut(dialogues, queries, top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k))
+    queries, out, start = encode_queries(dialogues, encode, profile), [], 0
+    found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+    for dialogue in dialogues:
+        part = slice(start, start := start + len(dialogue.summaries))
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in found))))
+    return out
 
 
 def encode_queries(dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> np.ndarray:
@@ -303,16 +282,6 @@ def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
     """Rows of the `usable` turns (a mask) at their places among all; zeros at the others."""
     out = np.zeros((len(usable), *rows.shape[1:]), dtype=rows.dtype)
     out[usable] = rows
-    return out
-
-
-def cut(dialogues: Sequence[Dialogue], queries: np.ndarray, ranking: Ranking) -> list[ScoredDialogue]:
-    """Each dialogue's part of what was found for the turns 2..T of all, one after another."""
-    out, start = [], 0
-    for dialogue in dialogues:
-        part = slice(start, start := start + len(dialogue.summaries))
-        turns = tuple(summary.turn for summary in dialogue.summaries)
-        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in ranking))))
     return out
 
 
