@@ -150,15 +150,6 @@ def test_changes_are_paired_with_the_model_that_was_tuned(run: Run, tmp_path: Pa
     assert recall.tuning_changes(measured[:1], 3).empty
 
 
-def test_what_is_not_here_is_a_note(run: Run, capsys) -> None:
-    def items(_: Run) -> list[RetrievalItem]:
-        raise recall.DataMissing("no pictures")
-
-    [one] = recall.measure(run, [recall.Model("x", "x")], items)
-    assert one.note == "not computed here: no pictures" and recall.all_recalls([one]).empty
-    assert recall.tune(run) is None and "mtrclip.tune is off" in capsys.readouterr().out
-
-
 def test_the_learning_rate_climbs_and_falls_as_in_the_paper() -> None:
     settings = MtrclipSettings(epochs=20, warmup_epochs=1)
     rates = tuning.learning_rates(settings, 15)
