@@ -76,7 +76,7 @@ fit-placement: $(READY)
 evaluate-mod: $(READY)
 	@$(MEMECMD) evaluate-mod "$(MOD)" --run "$(RUN)" $(if $(DIALOGUES),--dialogues "$(DIALOGUES)")
 
-#+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py embedder" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
+#+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
 leaderboard: $(READY)
 	@$(MEMECMD) leaderboard $(ENTRY) --name "$(NAME)" --run "$(RUN)" --grades "$(GRADES)" --release "$(RELEASE)" --mod "$(MOD)"
 
@@ -120,7 +120,7 @@ bench: $(READY)
 coverage: $(READY)
 	$(PY) tests/bench/coverage.py reports/coverage.md
 
-#+ Check style, import rules, types of nouns and faces, and that what is imported is declared
+#+ Check style, import rules, types of the nouns, and that what is imported is declared
 lint: $(READY)
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	$(VENV)/bin/lint-imports

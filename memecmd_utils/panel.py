@@ -6,6 +6,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 KEPT_DIALOGUES, KEPT_MEMES = 60, 10_000
 """Of so many dialogues and memes the cosines are kept: a moved weight is then a sum of four matrices."""
 WIDE = {"layout": {"width": "98%"}, "style": {"description_width": "112px"}}
-KNOBS = {
-    "w₁ · α  scenario": (-1, 1), "w₂ · δ  unfitting": (-1, 1), "w₃ · β  emotion": (-1, 1),
-    "w₄ · γ  motivation": (-1, 1), "θ₀": (-2, 4), "Δ  penalty": (0, 3), "λ  decay": (0.05, 3),
-}  # fmt: skip
+WEIGHTS = ("w₁ · α  scenario", "w₂ · δ  unfitting", "w₃ · β  emotion", "w₄ · γ  motivation")
 EXAMPLE = "小雨：周末爬山去不去\n阿杰：天气预报说要下雨\n小雨：又下雨，我的帐篷白买了"
 
 
@@ -43,7 +41,7 @@ class Knobs(NamedTuple):
 
 
 class View(NamedTuple):
-    """One dialogue under one setting: gate scores and thresholds of its turns 2..T, and what is placed."""
+    """The open dialogue under some knobs: gate scores and thresholds of turns 2..T, and what is placed."""
 
     gate_scores: np.ndarray
     thresholds: np.ndarray
@@ -52,14 +50,23 @@ class View(NamedTuple):
 
 
 class Explorer:
-    """Redoes a dialogue of a run under any knobs; at the profile's it places as `retrieval.place` does."""
+    """Redoes one dialogue of a run under any knobs; at the profile's own it places as the run does."""
 
     def __init__(self, scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> None:
         self.index, self.profile = index, profile
         self.half = retrieval.halves([item.dialogue for item in scored])
         self.calibrated = retrieval.calibrate(scored, profile)
         self.items = {item.dialogue.dialogue_id: item for item in scored[:KEPT_DIALOGUES]}
-        self.open_id, self._terms, self.scale = next(iter(self.items)), cache(self._terms), cache(self._scale)
+        self.open_id, self._terms, self._scale = (
+            next(iter(self.items)),
+            cache(self._terms),
+            cache(self._scale),
+        )
+
+    @property
+    def item(self) -> ScoredDialogue:
+        """The open dialogue."""
+        return self.items[self.open_id]
 
     def _terms(self, name: str) -> np.ndarray | None:
         small = len(self.index.meme_ids) <= KEPT_MEMES
@@ -71,9 +78,8 @@ class Explorer:
 
     def own(self) -> Knobs:
         """The profile's settings for the open dialogue, whose gate was fitted on the other half."""
-        knobs, strategies = self.profile.retrieval, self.profile.retrieval.strategies or ["greedy"]
-        gate = self.calibrated[self.half[self.open_id]].gate
-        return Knobs(tuple(knobs.weights), gate, knobs.top_k, strategies[0])
+        knobs, gate = self.profile.retrieval, self.calibrated[self.half[self.open_id]].gate
+        return Knobs(tuple(knobs.weights), gate, knobs.top_k, (*knobs.strategies, "greedy")[0])
 
     def fit(self, half: str, weights: tuple[float, ...], gate: Gate) -> retrieval.Calibration:
         """Scale and theta0 for a half under these weights, Delta and lambda, fitted on the kept others."""
@@ -88,21 +94,61 @@ class Explorer:
     def _scale(self, half: str, weights: tuple[float, ...]) -> ScoreScale:
         return self.fit(half, weights, self.calibrated[half].gate).scale
 
+    def scale(self, weights: tuple[float, ...]) -> ScoreScale:
+        """The gate's scale for the open dialogue under these weights."""
+        return self._scale(self.half[self.open_id], weights)
+
     def select(self, knobs: Knobs) -> View:
         """Rank, gate and place in the open dialogue."""
-        name, item = self.open_id, self.items[self.open_id]
-        ranking = self.rank(name, knobs.weights, knobs.top_k)
-        gate_scores = self.scale(self.half[name], knobs.weights).apply(ranking.scores[:, 0])
+        item, ids = self.item, self.index.meme_ids
+        ranking = self.rank(self.open_id, knobs.weights, knobs.top_k)
+        gate_scores = self.scale(knobs.weights).apply(ranking.scores[:, 0])
         thresholds, sent = retrieval.simulate(gate_scores, knobs.gate)
-        n = len(self.index.meme_ids)
-        chosen = retrieval.choose(knobs.strategy, ranking, sent, n, self.profile, name)
-        memes = np.array([[meme] for _, meme, _ in chosen], dtype=int).reshape(-1, 1)
-        parts = retrieval.pair_components(self.index, item.queries[[row for row, *_ in chosen]], memes)[:, 0]
-        picks = {
-            item.turns[row]: (self.index.meme_ids[meme], rank, part)
-            for (row, meme, rank), part in zip(chosen, parts, strict=True)
-        }
+        picks = {}
+        for row, meme, rank in retrieval.choose(
+            knobs.strategy, ranking, sent, len(ids), self.profile, self.open_id
+        ):
+            parts = retrieval.pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))
+            picks[item.turns[row]] = ids[meme], rank, parts[0, 0]
         return View(gate_scores, thresholds, picks)
+
+    def chat(self, view: View, knobs: Knobs, memes: Mapping[str, Meme], pictures: Thumbnails) -> str:
+        """The dialogue with its memes in place as HTML, score and threshold below every turn."""
+        dialogue, turns = self.item.dialogue, []
+        scored = dict(zip(self.item.turns, zip(view.gate_scores, view.thresholds, strict=True), strict=True))
+        for turn in dialogue.turns:
+            note, meme, (score, theta) = f"t = {turn.turn}", None, scored.get(turn.turn, (None, 0))
+            if score == -np.inf:
+                note += " · no usable summary"
+            elif score is not None:
+                against = f"{'>' if score > theta else '≤'} θ {signed(theta, 2)}"
+                note += f" · {signed(score, 2)} {against if knobs.strategy != 'random' else 'no gate asked'}"
+            if turn.turn in view.picks:
+                name, rank, parts = view.picks[turn.turn]
+                named = [f"{sign} {signed(part, 2)}" for sign, part in zip(SIGNS, parts, strict=True)]
+                total = f"T {signed(float(parts @ knobs.weights))}" + (f", rank {rank}" if rank else "")
+                lines = ["no score"] if score == -np.inf else [total, *map(" ".join, (named[:2], named[2:]))]
+                meme = shown(memes[name], pictures, lines)
+            first = turn.speaker == "A"
+            who = (dialogue.name_a if first else dialogue.name_b) or turn.speaker
+            side = "right" if first else "left"
+            turns.append(ShownTurn(turn.turn, side, who, turn.text, turn.gloss, note, meme))
+        return drawing.chat(turns, self.profile.retrieval.meme_position)
+
+    def facts(self, view: View, knobs: Knobs) -> str:
+        """The gate's chart as HTML, filled where a meme is placed, and the numbers below it."""
+        item, scale = self.item, self.scale(knobs.weights)
+        sent, gated = [turn in view.picks for turn in item.turns], knobs.strategy != "random"
+        different = len({name for name, *_ in view.picks.values()})
+        sources = {record.source for record in (*item.dialogue.turns, *item.dialogue.summaries)}
+        rows = [
+            ("memes", f"{sum(sent)} of {len(sent)} turns, {different} different"),
+            ("score", formula(knobs.weights)),
+            ("gate's scale", f"(T {signed(-scale.mean)}) / {scale.std:.3f}, fitted on the other half"),
+            ("texts", ", ".join(map(describe_source, sorted(sources)))),
+        ]
+        chart = drawing.gate_chart(item.turns, view.gate_scores, view.thresholds, sent, gated)
+        return chart + drawing.table(rows)
 
 
 def formula(weights: Sequence[float]) -> str:
@@ -115,50 +161,6 @@ def shown(meme: Meme, pictures: Thumbnails, lines: Sequence[str] = ()) -> ShownM
     return ShownMeme(meme.meme_id, pictures[meme.meme_id], drawing.caption_of(meme), tuple(lines), meme.gloss)
 
 
-def chat(
-    explorer: Explorer, view: View, knobs: Knobs, memes: Mapping[str, Meme], pictures: Thumbnails
-) -> str:
-    """The dialogue with its memes in place, score and threshold below every turn."""
-    item, turns = explorer.items[explorer.open_id], []
-    gated = dict(zip(item.turns, zip(view.gate_scores, view.thresholds, strict=True), strict=True))
-    for turn in item.dialogue.turns:
-        note, meme = f"t = {turn.turn}", None
-        score, theta = gated.get(turn.turn, (np.nan, np.nan))
-        if np.isneginf(score):
-            note += " · no usable summary"
-        elif turn.turn in gated:
-            against = f"{'>' if score > theta else '≤'} θ {signed(theta, 2)}"
-            note += f" · {signed(score, 2)} {against if knobs.strategy != 'random' else 'no gate asked'}"
-        if turn.turn in view.picks:
-            name, rank, parts = view.picks[turn.turn]
-            lines = [f"T {signed(float(parts @ knobs.weights))}", *([f"rank {rank}"] if rank else [])]
-            named = [f"{sign} {signed(part, 2)}" for sign, part in zip(SIGNS, parts, strict=True)]
-            lines = ["no score"] if np.isneginf(score) else [*lines, " ".join(named[:2]), " ".join(named[2:])]
-            meme = shown(memes[name], pictures, lines)
-        first = turn.speaker == "A"
-        who = (item.dialogue.name_a if first else item.dialogue.name_b) or turn.speaker
-        side = "right" if first else "left"
-        turns.append(ShownTurn(turn.turn, side, who, turn.text, turn.gloss, note, meme))
-    return drawing.chat(turns, explorer.profile.retrieval.meme_position)
-
-
-def facts(explorer: Explorer, view: View, knobs: Knobs) -> str:
-    """The gate's chart, filled where a meme is placed, and the numbers below it."""
-    item, n = explorer.items[explorer.open_id], len(view.picks)
-    sent, gated = [turn in view.picks for turn in item.turns], knobs.strategy != "random"
-    scale = explorer.scale(explorer.half[explorer.open_id], knobs.weights)
-    sources = {record.source for record in (*item.dialogue.turns, *item.dialogue.summaries)}
-    rows = [
-        ("memes", f"{n} of {len(sent)} turns, {len({name for name, *_ in view.picks.values()})} different"),
-        ("score", formula(knobs.weights)),
-        ("gate's scale", f"(T {signed(-scale.mean)}) / {scale.std:.3f}, fitted on the other half"),
-        ("texts", ", ".join(map(describe_source, sorted(sources)))),
-    ]
-    return drawing.gate_chart(item.turns, view.gate_scores, view.thresholds, sent, gated) + drawing.table(
-        rows
-    )
-
-
 def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
     """The panel for a run; where nobody can turn a knob (headless), its first position as HTML."""
     explorer, folder = Explorer(scored, index, run.profile), run.read("memes.parquet").parent
@@ -168,17 +170,17 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
 
         knobs = explorer.own()
         view = explorer.select(knobs)
-        parts = chat(explorer, view, knobs, memes, pictures), facts(explorer, view, knobs)
-        return HTML(drawing.styles() + "".join(parts))
-    first = DialogueTab(explorer, memes, pictures)
+        chat = explorer.chat(view, knobs, memes, pictures)
+        return HTML(drawing.styles() + chat + explorer.facts(view, knobs))
     from memecmd_utils import chats  # who asks no model does not depend on those who do
 
+    first = DialogueTab(explorer, memes, pictures)
     second = PasteTab(chats.Library(run, memes, index, chats.unrecorded(run, run)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return widgets.VBox([widgets.HTML(drawing.styles()), tabs])
 
 
-def beside(left: Any, right: Sequence[Any]) -> Any:
+def beside(left: Any, *right: Any) -> Any:
     """`left` in a frame that scrolls, the others to its right; on a narrow screen below it."""
     frame = {"overflow": "hidden auto", "flex": "1 1 360px", "height": "780px", "display": "block"}
     box, aside = widgets.Box([left], layout=frame), widgets.VBox(right, layout={"flex": "1 1 420px"})
@@ -195,13 +197,18 @@ class DialogueTab:
         words = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
         self.dialogue = widgets.Dropdown(options=names, description="dialogue", **WIDE)
         self.strategy = widgets.Dropdown(options=words, description="strategy", **WIDE)
+        knobs, reach = explorer.profile.retrieval, 3.0
+        if knobs.score_scale == "raw":  # raw scores differ by hundredths
+            reach = 0.3
+        ends = {**dict.fromkeys(WEIGHTS, (-1, 1)), "θ₀": (-reach, reach), "Δ  penalty": (0, reach)}
         self.sliders = [
-            widgets.FloatSlider(min=a, max=b, step=0.01, description=text, readout_format=".2f", **WIDE)
-            for text, (a, b) in KNOBS.items()
+            widgets.FloatSlider(
+                min=a, max=b, step=reach / 300, description=text, readout_format=".3f", **WIDE
+            )
+            for text, (a, b) in {**ends, "λ  decay": (0.05, 3)}.items()
         ]
         self.top_k = widgets.IntSlider(min=1, max=10, description="K", **WIDE)
-        rate = explorer.profile.retrieval.wanted_rate
-        self.fit = widgets.Button(description=f"Fit θ₀ to {rate:.0%} of the turns")
+        self.fit = widgets.Button(description=f"Fit θ₀ to {knobs.wanted_rate:.0%} of the turns")
         self.reset = widgets.Button(description="Back to the profile")
         self.chat, self.facts = widgets.HTML(), widgets.HTML()
         self.listeners: list[Callable[[], None]] = []
@@ -212,8 +219,8 @@ class DialogueTab:
         self.fit.on_click(lambda _: self._fit())
         self.reset.on_click(lambda _: self.put(explorer.own()))
         row = widgets.HBox([self.fit, self.reset])
-        aside = [self.dialogue, self.strategy, *self.sliders, self.top_k, row, self.facts]
-        self.box = beside(self.chat, aside)
+        aside = (self.dialogue, self.strategy, *self.sliders, self.top_k, row, self.facts)
+        self.box = beside(self.chat, *aside)
 
     def knobs(self) -> Knobs:
         """Where the knobs stand. A browser rounds to the slider's step: within it the value put counts."""
@@ -223,10 +230,8 @@ class DialogueTab:
 
     def put(self, knobs: Knobs) -> None:
         """Move the knobs without a redraw for each; the ends of a slider give way."""
-        self._busy, self._put = (
-            True,
-            [*knobs.weights, knobs.gate.theta0, knobs.gate.penalty, knobs.gate.decay],
-        )
+        gate = knobs.gate
+        self._busy, self._put = True, [*knobs.weights, gate.theta0, gate.penalty, gate.decay]
         for slider, value in zip(self.sliders, self._put, strict=True):
             slider.min, slider.max = min(slider.min, value), max(slider.max, value)
             slider.value = value
@@ -236,7 +241,8 @@ class DialogueTab:
 
     def _fit(self) -> None:
         knobs, half = self.knobs(), self.explorer.half[self.explorer.open_id]
-        self.put(knobs._replace(gate=self.explorer.fit(half, knobs.weights, knobs.gate).gate))
+        theta0 = self.explorer.fit(half, knobs.weights, knobs.gate).gate.theta0
+        self.put(knobs._replace(gate=replace(knobs.gate, theta0=theta0)))
 
     def _open(self) -> None:
         self.explorer.open_id = self.dialogue.value
@@ -244,56 +250,48 @@ class DialogueTab:
 
     def redraw(self) -> None:
         """Show the open dialogue under the knobs."""
-        if self._busy:
-            return
-        knobs = self.knobs()
-        self.view = self.explorer.select(knobs)
-        self.chat.value = chat(self.explorer, self.view, knobs, self.memes, self.pictures)
-        self.facts.value = facts(self.explorer, self.view, knobs)
-        for listener in self.listeners:
-            listener()
-
-
-def is_live(profile: Profile) -> bool:
-    """Whether the profile lets a language model be asked now."""
-    return profile.models.llm in ("openai", "local") and profile.models.mode in ("auto", "live")
+        if not self._busy:
+            knobs = self.knobs()
+            self.view = self.explorer.select(knobs)
+            self.chat.value = self.explorer.chat(self.view, knobs, self.memes, self.pictures)
+            self.facts.value = self.explorer.facts(self.view, knobs)
+            for listener in self.listeners:
+                listener()
 
 
 def read_pasted(text: str) -> "Context":
     """A chat of one `name: words` a line between two people; the next turn is the other one's."""
-    from memecmd_utils.chats import Context
+    from memecmd_utils import chats
 
     found = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
     people = list(dict.fromkeys(line[0].strip() for line in found))
     if not found or len(people) > 2 or any(len(line) == 1 for line in found):
-        raise MemecmdError("write one line a message, `name: words`, of one or two people")
+        raise chats.ChatError("write one line a message, `name: words`, of one or two people")
     lines = tuple((name.strip(), words.strip()) for name, words in found)
     other = next((name for name in people if name != lines[-1][0]), "B")
-    return Context("pasted", len(lines) + 1, lines, other)
+    return chats.Context("pasted", len(lines) + 1, lines, other)
 
 
 class PasteTab:
     """A pasted chat, its S, E and Psi, and the memes that fit; nothing of it is written down."""
 
     def __init__(self, library: "Library", first: DialogueTab) -> None:
-        self.library, self.first, self.query, profile = library, first, None, library.run.profile
+        self.library, self.first, self.query, models = library, first, None, library.run.profile.models
         self.text = widgets.Textarea(EXAMPLE, rows=8, description="chat", **WIDE)
         hints = {"scenario": "S  scenario", "emotion": "E  emotion", "motivation": "Ψ  motivation"}
-        self.fields = {
-            name: widgets.Textarea(rows=2, description=hint, **WIDE) for name, hint in hints.items()
-        }
-        self.ask = widgets.Button(description="Ask the summary agent", disabled=not is_live(profile))
+        self.fields = {n: widgets.Textarea(rows=2, description=hint, **WIDE) for n, hint in hints.items()}
+        live = models.llm in ("openai", "local") and models.mode in ("auto", "live")
+        self.ask = widgets.Button(description="Ask the summary agent", disabled=not live)
         self.find = widgets.Button(description="Find memes", button_style="primary")
         self.chat, self.note, self.found = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        where = "stays here" if profile.models.llm == "local" else "goes to the endpoint"
-        about = f"asked for a summary, the chat {where}" if is_live(profile) else "write S, E and Ψ yourself"
-        note = widgets.HTML(drawing.note(f"What you paste is not recorded; {about}."))
+        where = "stays here" if models.llm == "local" else "goes to the endpoint"
+        about = f"asked for a summary, the chat {where}" if live else "write S, E and Ψ yourself"
+        about = widgets.HTML(drawing.note(f"What you paste is not recorded; {about}."))
         self.ask.on_click(lambda _: self._try(self._ask))
         self.find.on_click(lambda _: self._try(self._find))
         first.listeners.append(self._show)
         row = widgets.HBox([self.ask, self.find])
-        aside = [self.text, *self.fields.values(), row, note, self.note, self.found]
-        self.box = beside(self.chat, aside)
+        self.box = beside(self.chat, self.text, *self.fields.values(), row, about, self.note, self.found)
 
     def _try(self, action: Callable[[], None]) -> None:
         """Show what is to be mended in the tab: what a callback raises ends in a log that nobody reads."""
@@ -308,7 +306,7 @@ class PasteTab:
 
         answer = chats.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
         if answer.summary is None:
-            raise MemecmdError(f"the model gave no usable summary ({answer.unscored}); write one")
+            raise chats.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
         for name, area in self.fields.items():
             area.value = getattr(answer.summary, name)
         self._find()
@@ -323,18 +321,16 @@ class PasteTab:
     def _show(self) -> None:
         if self.query is None:
             return
-        knobs, explorer, index = self.first.knobs(), self.first.explorer, self.library.index
-        _, scores, parts = retrieval.top_k(index, self.query, knobs.weights, 6)
-        memes = retrieval.top_k(index, self.query, knobs.weights, 6).memes[0]
+        knobs, index = self.first.knobs(), self.library.index
+        (memes,), (scores,), (parts,) = retrieval.top_k(index, self.query, knobs.weights, 6)
         cards = [shown(self.library.memes[index.meme_ids[m]], self.first.pictures) for m in memes]
-        score = explorer.scale(explorer.half[explorer.open_id], knobs.weights).apply(scores[0, 0])
+        rows = list(zip(cards, scores, parts, strict=True))
+        self.found.value = drawing.note(formula(knobs.weights)) + drawing.cards(rows)
+        score = float(self.first.explorer.scale(knobs.weights).apply(scores[0]))
         sent = "sent" if score > knobs.gate.theta0 else "held back by the gate"
-        self.found.value = drawing.note(formula(knobs.weights)) + drawing.cards(
-            list(zip(cards, scores[0], parts[0], strict=True))
-        )
         lines, who = self.pasted.lines, self.pasted.next_speaker
-        sides = {name: "right" if name == lines[0][0] else "left" for name in (*dict(lines), who)}
-        turns = [ShownTurn(t, sides[name], name, text) for t, (name, text) in enumerate(lines, start=1)]
-        note = f"the best meme, {sent}: {signed(float(score), 2)}, θ₀ {signed(knobs.gate.theta0, 2)}"
-        turns.append(ShownTurn(self.pasted.turn, sides[who], who, "", note=note, meme=cards[0]))
+        side = {name: "right" if name == lines[0][0] else "left" for name in (*dict(lines), who)}
+        turns = [ShownTurn(t, side[name], name, text) for t, (name, text) in enumerate(lines, start=1)]
+        note = f"the best meme, {sent}: {signed(score, 2)}, θ₀ {signed(knobs.gate.theta0, 2)}"
+        turns.append(ShownTurn(self.pasted.turn, side[who], who, "", note=note, meme=cards[0]))
         self.chat.value = drawing.chat(turns)

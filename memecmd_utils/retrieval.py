@@ -9,8 +9,8 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -37,20 +37,15 @@ LEARNED = "learned"
 """The strategy that goes by weights fitted on graded memes (`learned.py`)."""
 NOISE = 1e-5
 """Distance from the mean below which a unit row has no direction: float32 vectors do not say more."""
-EXTRA = 16
-"""Memes beside the top K whose scores are computed again in float64: float32 may order them wrongly."""
-TURNS_AT_ONCE = 1024
+EXTRA, ROUNDING, TURNS_AT_ONCE = 16, 1e-3, 1024
+"""Memes beside the top K that may belong there, and how far float32 errs in a cosine at the most: a sum of n
+products errs by n * 6e-8 (Higham 2002, Lemma 3.1), and n is 9,216 in the paper's run."""
 
 Encode = Callable[[Sequence[str], str], np.ndarray]
 """Texts and side (`query` or `document`) to unit vectors, [texts, dim]."""
 
 
 # --- The index: memes and turns as vectors
-
-
-def mean_row(vectors: np.ndarray) -> np.ndarray:
-    """Mean of the rows, summed in float64: in float32 that of thousands of equal rows errs by 1e-4."""
-    return vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
 
 
 def centre(vectors: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
@@ -181,15 +176,16 @@ def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
 
 
 def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
-    """The four components of chosen pairs in float64: positions [turns, n] -> [turns, n, 4].
+    """The four components of chosen pairs in float64: positions [turns, n] to [turns, n, 4]; of -1 it is 0.
 
     Summed pair by pair, so a value depends on its two vectors alone, not on how the batch was cut.
     """
-    out = np.empty((*memes.shape, 4))
+    out = np.zeros((*memes.shape, 4))
     for turn, (query, chosen) in enumerate(zip(queries, memes, strict=True)):
-        product = index.rows[chosen].reshape(len(chosen), 4, index.dim).astype(np.float64)
+        there = np.flatnonzero(chosen >= 0)
+        product = index.rows[chosen[there]].reshape(len(there), 4, index.dim).astype(np.float64)
         product *= query[ASKED]
-        out[turn] = product.sum(axis=2)
+        out[turn, there] = product.sum(axis=2)
     return out * SIGNS
 
 
@@ -203,35 +199,31 @@ def top_k(
     """The K best memes of every turn of queries [turns, 3, dim] (Eq. 24); equal scores go by meme id.
 
     A float32 product (or `component_matrices` at hand, or the proposals of a library on disk) finds K + 16
-    candidates; their scores are computed again in float64 and rounded to nine digits.
+    candidates; those that rounding may have put in a wrong place are scored again in float64, to nine digits.
     """
     k = min(k, len(index.meme_ids))
     if k < 1:
         raise ValueError("top_k needs at least one meme and k >= 1")
-    n = min(k + EXTRA, len(index.meme_ids))
-    parts = [Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)), np.empty((0, k, 4)))]
-    for start in range(0, len(queries), TURNS_AT_ONCE):
-        batch = queries[start : start + TURNS_AT_ONCE]
+    n, parts = min(k + EXTRA, len(index.meme_ids)), []
+    for start in range(0, max(1, len(queries)), TURNS_AT_ONCE):
+        part = slice(start, start + TURNS_AT_ONCE)
+        batch = queries[part]
         if index.propose is not None:
             near = index.propose(weigh(batch, weights), n)
         else:
             if components is None:
-                rough = batch.reshape(len(batch), -1) @ index.fold(weights)
+                rough = batch.reshape(len(batch), 3 * index.dim) @ index.fold(weights)
             else:
-                rough = combine(components[:, start : start + TURNS_AT_ONCE], weights)
+                rough = combine(components[:, part], weights)
             near = np.argpartition(rough, -n, axis=1)[:, -n:]
-        exact = pair_components(index, batch, near)
-        total = np.round(combine(np.moveaxis(exact, 2, 0), weights), 9)
+            found = np.take_along_axis(rough, near, axis=1)
+            near[found < np.partition(found, -k, axis=1)[:, -k, None] - ROUNDING * np.abs(weights).sum()] = -1
         near[~batch.any(axis=(1, 2))] = -1  # a turn without a summary
-        total[near < 0] = -np.inf
+        exact = pair_components(index, batch, near)
+        total = np.where(near < 0, -np.inf, np.round(combine(np.moveaxis(exact, 2, 0), weights), 9))
         best = np.lexsort((index.id_ranks[near], -total), axis=1)[:, :k]
-        parts.append(
-            Ranking(
-                np.take_along_axis(near, best, axis=1),
-                np.take_along_axis(total, best, axis=1),
-                np.take_along_axis(exact, best[:, :, None], axis=1),
-            )
-        )
+        ranked = (np.take_along_axis(values, best, axis=1) for values in (near, total))
+        parts.append((*ranked, np.take_along_axis(exact, best[:, :, None], axis=1)))
     return Ranking(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -240,24 +232,6 @@ def order(scores: np.ndarray, meme_ids: Sequence[str]) -> np.ndarray:
     by_id = np.argsort(np.array(meme_ids, dtype=str))
     # Rounded: the last digits of a matrix product depend on the number of threads.
     return by_id[np.argsort(-np.round(scores[:, by_id], 9), axis=1, kind="stable")]
-
-
-def best_memes(scores: np.ndarray, meme_ids: Sequence[str], k: int) -> np.ndarray:
-    """The first k of `order`, far faster than sorting; -1 where only scores of -inf are left."""
-    by_id = np.argsort(np.array(meme_ids, dtype=str))
-    ordered = np.round(np.take(scores, by_id, axis=1), 9)  # take: rows lie together, as argmax likes
-    best = take_best(ordered.copy(), k)
-    return np.where(np.isneginf(np.take_along_axis(ordered, best, axis=1)), -1, by_id[best])
-
-
-def take_best(scores: np.ndarray, depth: int) -> np.ndarray:
-    """Positions of the highest scores of every row, the first of equal ones; `scores` are overwritten."""
-    rows = np.arange(len(scores))
-    out = np.empty((len(scores), min(depth, scores.shape[1])), dtype=int)
-    for place in range(out.shape[1]):
-        out[:, place] = scores.argmax(axis=1)
-        scores[rows, out[:, place]] = -np.inf
-    return out
 
 
 @dataclass(frozen=True)
@@ -283,8 +257,16 @@ def score_dialogues(
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
     turn still counts. Raises `StageOutputError` where no turn has one.
     """
-    queries = encode_queries(dialogues, encode, profile)
-    return cut(dialogues, queries, top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k))
+    queries, out, start = encode_queries(dialogues, encode, profile), [], 0
+    if index.propose is not None:
+        drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
+        index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
+    found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+    for dialogue in dialogues:
+        part = slice(start, start := start + len(dialogue.summaries))
+        turns = tuple(summary.turn for summary in dialogue.summaries)
+        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in found))))
+    return out
 
 
 def encode_queries(dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> np.ndarray:
@@ -303,16 +285,6 @@ def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
     """Rows of the `usable` turns (a mask) at their places among all; zeros at the others."""
     out = np.zeros((len(usable), *rows.shape[1:]), dtype=rows.dtype)
     out[usable] = rows
-    return out
-
-
-def cut(dialogues: Sequence[Dialogue], queries: np.ndarray, ranking: Ranking) -> list[ScoredDialogue]:
-    """Each dialogue's part of what was found for the turns 2..T of all, one after another."""
-    out, start = [], 0
-    for dialogue in dialogues:
-        part = slice(start, start := start + len(dialogue.summaries))
-        turns = tuple(summary.turn for summary in dialogue.summaries)
-        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in ranking))))
     return out
 
 
@@ -642,20 +614,36 @@ def write_faiss(folder: Path, n: int, seed: int) -> None:
     faiss.write_index(index, str(folder / "index.faiss"))
 
 
-def open_on_disk(folder: Path, meme_ids: Sequence[str], share: float = 0.2) -> MemeIndex:
-    """Open a library on disk; a `share` of its lists is looked into for a turn."""
+def open_on_disk(folder: Path, meme_ids: Sequence[str]) -> MemeIndex:
+    """Open a library on disk."""
     faiss = import_faiss()
     index = faiss.read_index(str(folder / "index.faiss"), faiss.IO_FLAG_MMAP_IFC)
-    probes = max(1, round(share * faiss.extract_index_ivf(index).nlist))
-    lists = faiss.SearchParametersIVF(nprobe=probes)
-    refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
-    looked_into = faiss.SearchParametersPreTransform(index_params=refined)
+    n_lists = faiss.extract_index_ivf(index).nlist
 
-    def propose(weighted: np.ndarray, n: int) -> np.ndarray:
+    def propose(weighted: np.ndarray, n: int, share: float = 0.25) -> np.ndarray:
+        """Positions [turns, n or more], from this share of the lists."""
+        lists = faiss.SearchParametersIVF(nprobe=max(1, round(share * n_lists)))
+        refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
+        looked_into = faiss.SearchParametersPreTransform(index_params=refined)
         return index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
 
     rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
     return MemeIndex(tuple(meme_ids), rows, propose)
+
+
+def tuned(index: MemeIndex, queries: np.ndarray, weights: Sequence[float], k: int = 10) -> MemeIndex:
+    """The library on disk with the fewest lists that find 97 % of what all of them find for these turns."""
+
+    def looking_into(share: float) -> tuple[MemeIndex, np.ndarray]:
+        found = replace(index, propose=partial(index.propose, share=share))
+        return found, top_k(found, queries, weights, k).memes
+
+    true = looking_into(1.0)[1]
+    for share in 2.0 ** np.arange(-9, 1):
+        found, memes = looking_into(share)
+        if (memes[:, :, None] == true[:, None, :]).any(axis=1).mean() >= 0.97:
+            break
+    return found
 
 
 def import_faiss() -> Any:

@@ -175,7 +175,8 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
     assert fetch.source_states(found)["imgflip"] == "files 1" and found["cm50"].why == "fetching is off"
     table = fetch.source_table(found).set_index("key")
     assert (
-        table.loc["imgflip", "where"] == "mine" and 'SET="cm50=FOLDER"' in table.loc["cm50", "what to give"]
+        table.loc["imgflip", "where"] == "mine"
+        and 'SET="published=FOLDER"' in table.loc["published", "what to give"]
     )
     assert "form" in table.loc["figmemes_labels", "what to give"]
     fill(place / "bad", "memes/A.txt")

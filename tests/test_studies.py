@@ -99,7 +99,7 @@ def test_memes_go_where_the_run_puts_them(settings, dialogues, mute) -> None:
         if p.strategy == "greedy"
     }
     scores = selection.own_scores(data)
-    best = retrieval.best_memes(scores, data.meme_ids, 10)
+    best = retrieval.order(scores, data.meme_ids)[:, :10]
     top1 = scores[np.arange(len(scores)), best[:, 0]]
     sent = selection.open_turns(data, top1[None], selection.own_rule(data))[0]
     found = {(*key, data.meme_ids[best[i, 0]]) for i, key in enumerate(data.keys) if sent[i]}
@@ -146,7 +146,7 @@ def test_the_numbers_of_a_form_by_plain_counting() -> None:
 def test_expectations_of_k_by_plain_counting() -> None:
     data = made_turns.world(dialogues=14, carried_by={"emotion"})
     scores = selection.own_scores(data)
-    best = retrieval.best_memes(scores, data.meme_ids, 10)
+    best = retrieval.order(scores, data.meme_ids)[:, :10]
     top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
     sent = np.flatnonzero(selection.open_turns(data, top1, selection.own_rule(data))[0])
     table = studies.choice_table(data)

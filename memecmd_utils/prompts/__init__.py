@@ -1,1 +1,1 @@
-"""Prompt files; `memecmd_utils.prompting` renders them."""
+"""Prompt files; `memecmd_utils.llm.prompts` renders them."""

@@ -118,7 +118,7 @@ BASE = "exponential"
 def sent_by_form(data: GradedTurns) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Where each form sends a meme, and the best meme of every turn, as positions."""
     scores, own = own_scores(data), own_rule(data)._replace(theta0=None)
-    best = retrieval.best_memes(scores, data.meme_ids, 1)[:, 0]
+    best = retrieval.order(scores, data.meme_ids)[:, 0]
     top1 = scores[np.arange(len(scores)), best][None]
     rules = {
         BASE: own,
@@ -213,7 +213,7 @@ def choice_table(data: GradedTurns) -> pd.DataFrame:
     rows: list[tuple] = []
     if data.asked and data.annotations:
         scores = own_scores(data)
-        best = retrieval.best_memes(scores, data.meme_ids, LARGEST_K)
+        best = retrieval.order(scores, data.meme_ids)[:, :LARGEST_K]
         top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
         sent = np.flatnonzero(open_turns(data, top1, own_rule(data))[0])
         clusters = np.array(data.clusters)[sent].tolist()

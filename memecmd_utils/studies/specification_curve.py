@@ -77,14 +77,13 @@ def rank(data: GradedTurns) -> dict[Scoring, Ranked]:
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
         gains = data.grades[known]
-        single = np.array(
-            [grades.ndcg(retrieval.best_memes(t[known], data.meme_ids, DEPTH), gains) for t in terms]
-        )
+        orders = [retrieval.order(term[known], data.meme_ids)[:, :DEPTH] for term in terms]
+        single = np.array([grades.ndcg(order, gains) for order in orders])
         in_thirds = {name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()}
         for name, by_half in (in_thirds | fitted_weights(data, terms)).items():
             in_a, in_b = (np.round(retrieval.combine(terms, by_half[half]), 9) for half in "ab")
             scores = np.where(data.half[:, None] == "a", in_a, in_b)
-            top = retrieval.best_memes(scores, data.meme_ids, DEPTH)
+            top = retrieval.order(scores, data.meme_ids)[:, :DEPTH]
             top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
             ndcg = grades.ndcg(top[known], gains)
             found[Scoring(embedder, centring, beta, name)] = Ranked(top, top1, ndcg, single)

@@ -2,7 +2,7 @@
 
     python tests/bench/coverage.py reports/coverage.md
 
-A few minutes. `tests/core/test_statistics.py` asks a few of these worlds, with fewer replications.
+A few minutes. `tests/test_statistics.py` asks a few of these worlds, with fewer replications.
 """
 
 import sys

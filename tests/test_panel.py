@@ -1,0 +1,137 @@
+"""The panel of notebook 04: it places as the run does, knobs redraw, a chat of one's own finds memes."""
+
+from pathlib import Path
+
+import made_up
+import pytest
+from PIL import Image
+
+from memecmd_utils import chats, files, panel, retrieval, runs
+from memecmd_utils.drawing import Thumbnails
+
+N_MEMES = 40
+DIALOGUES = [
+    made_up.dialogue_of_summaries("news-0", "news"),
+    made_up.dialogue_of_summaries("news-1", "news"),
+    made_up.dialogue_of_summaries("role-0", "role", unscored=(2, 7, 18)),
+    made_up.dialogue_of_summaries("role-1", "role"),
+]
+ANNOTATIONS = [
+    made_up.annotation(f"m{i:02d}", **{part: f"meme {i} {part}" for part in retrieval.MEME_SIDE})
+    for i in range(N_MEMES)
+]
+
+
+def explorer_of(**changes) -> panel.Explorer:
+    profile = made_up.profile(n_turns=18, **changes)
+    index = retrieval.index_library(ANNOTATIONS, made_up.vectors, profile)
+    scored = retrieval.score_dialogues(DIALOGUES, index, made_up.vectors, profile)
+    return panel.Explorer(scored, index, profile)
+
+
+@pytest.fixture
+def tab(tmp_path: Path) -> panel.DialogueTab:
+    found, pictures = {}, {}
+    for annotation in ANNOTATIONS:
+        name = annotation.meme_id
+        pictures[name] = tmp_path / f"{name}.png"
+        Image.new("RGB", (60, 48), "red").save(pictures[name])
+        found[name] = made_up.meme(name).model_copy(update={"text": f"<b>{name}</b>"})
+    return panel.DialogueTab(explorer_of(), found, Thumbnails(pictures))
+
+
+def placed(explorer: panel.Explorer, **changes) -> dict[tuple[str, int], str]:
+    """What a pipeline with these settings places by the first strategy."""
+    profile = explorer.profile.replace(**changes)
+    index = explorer.index
+    scored = retrieval.score_dialogues(DIALOGUES, index, made_up.vectors, profile)
+    strategy = profile.retrieval.strategies[0]
+    found = retrieval.place(scored, index, profile)
+    return {(p.dialogue_id, p.turn): p.meme_id for p in found if p.strategy == strategy}
+
+
+def picked(explorer: panel.Explorer, knobs=None, **changes) -> dict[tuple[str, int], str]:
+    found = {}
+    for name in explorer.items:
+        explorer.open_id = name
+        at = explorer.own()
+        if changes:
+            gate = retrieval.Gate(
+                0.0, changes.get("threshold_penalty", 1.0), changes.get("threshold_decay", 1.0)
+            )
+            weights = changes.get("weights", at.weights)
+            gate = explorer.fit(explorer.half[name], weights, gate).gate
+            at = at._replace(weights=weights, gate=gate)
+        found |= {(name, turn): meme for turn, (meme, *_) in explorer.select(at).picks.items()}
+    return found
+
+
+@pytest.mark.parametrize("strategies", [["greedy"], ["sampling"], ["random"], ["random_same_turns"]])
+def test_the_profiles_own_settings_place_as_the_pipeline_does(strategies) -> None:
+    explorer = explorer_of(strategies=strategies)
+    assert picked(explorer) == placed(explorer) != {}
+
+
+@pytest.mark.parametrize("kept", [0, 10_000])
+def test_turned_knobs_place_as_a_pipeline_with_these_settings_would(monkeypatch, kept) -> None:
+    monkeypatch.setattr(panel, "KEPT_MEMES", kept)
+    explorer = explorer_of()
+    changes = {"weights": (0.6, -0.1, 0.3, 0.2), "threshold_penalty": 2.0, "threshold_decay": 0.5}
+    assert picked(explorer, **changes) == placed(explorer, **changes) != placed(explorer)
+
+
+def test_every_knob_redraws_and_back_again(tab) -> None:
+    first = tab.chat.value, tab.facts.value
+    assert "T +" in first[0] and "rank 1" in first[0] and "of 17 turns" in first[1]
+    assert "<b>m" not in first[0] and "&lt;b&gt;m" in first[0]  # texts come out escaped
+    own = tab.knobs()
+    tab.sliders[2].value += 0.4 * tab.sliders[2].step  # what a browser rounds moves nothing
+    assert tab.knobs() == own and (tab.chat.value, tab.facts.value) == first
+    tab.sliders[2].value = -0.9
+    assert tab.knobs().weights[2] == -0.9 and tab.chat.value != first[0]
+    tab.strategy.value = "random"
+    assert "no gate asked" in tab.chat.value
+    tab.reset.click()
+    assert (tab.chat.value, tab.facts.value) == first
+    tab.sliders[5].value = 3.0
+    tab.fit.click()
+    assert tab.knobs().gate.penalty == 3.0 and tab.knobs().gate.theta0 != own.gate.theta0
+
+
+def test_another_dialogue_has_the_gate_of_its_half_and_unscored_turns_say_so(tab) -> None:
+    tab.dialogue.value = "role-0"
+    assert tab.knobs().gate == tab.explorer.own().gate
+    assert tab.chat.value.count("no usable summary") == 3
+    assert not {2, 7, 18} & set(tab.view.picks)
+
+
+def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp_path: Path) -> None:
+    run = runs.Run("made", tab.explorer.profile, tmp_path / "run", tmp_path / "report")
+    files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
+    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_up.vectors), tab)
+    assert paste.ask.disabled  # no live model is set up
+    paste.find.click()
+    assert "write a sentence" in paste.note.value
+    for name, area in paste.fields.items():
+        area.value = f"news-0 {name} 5"
+    paste.text.value = "no names here"
+    paste.find.click()
+    assert "one line a message" in paste.note.value
+    paste.text.value = "小雨：去不去<i>\n阿杰: 下雨"
+    paste.find.click()
+    assert paste.note.value == "" and "&lt;i&gt;" in paste.chat.value and "the best meme" in paste.chat.value
+    before = paste.found.value
+    tab.sliders[0].value = -1.0
+    assert paste.found.value != before
+    assert not (tmp_path / "report").exists() and list((tmp_path / "run").iterdir()) == [
+        run.write("dialogues.jsonl")
+    ]
+
+
+def test_a_headless_run_gets_html_and_no_widget(tab, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(panel, "is_headless", lambda: True)
+    run = runs.Run("made", tab.explorer.profile, tmp_path, tmp_path / "report")
+    (tmp_path / "memes.parquet").touch()
+    memes = {name: meme.model_copy(update={"file": f"{name}.png"}) for name, meme in tab.memes.items()}
+    shown = panel.explore(run, list(tab.explorer.items.values()), tab.explorer.index, memes)
+    assert "mc-turn" in shown.data and "<svg" in shown.data
