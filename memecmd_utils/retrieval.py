@@ -8,7 +8,7 @@ whether the best meme is sent; strategies choose which.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -137,7 +137,7 @@ def index_library(
     """
     usable, centring = usable_annotations(annotations), profile.retrieval.centring == "attribute"
     if folder is not None and len(usable) >= FROM_MEMES:
-        return index_on_disk(folder, usable, encode, centring, profile.seed)
+        return index_on_disk(folder, usable, encode, centring)
     return build_index([a.meme_id for a in usable], encode_memes(usable, encode), centring)
 
 
@@ -555,14 +555,14 @@ SAMPLE_BYTES, PCA_ROWS = 512 << 20, 4_096
 
 
 def index_on_disk(
-    folder: Path, annotations: Sequence[Annotation], encode: Encode, centring: bool, seed: int
+    folder: Path, annotations: Sequence[Annotation], encode: Encode, centring: bool
 ) -> MemeIndex:
     """The library of these annotations in `folder`, made there unless it was made of the same before.
 
     The folder holds `rows.f16`, `index.faiss` and, written last, `library.json`. Any weights can be asked
     without a new index: they stand on the query's side.
     """
-    known, note = hashlib.sha256(f"{centring} {seed}".encode()), folder / "library.json"
+    known, note = hashlib.sha256(f"{centring}".encode()), folder / "library.json"
     for a in annotations:
         known.update(json.dumps([a.meme_id, *(getattr(a, name) for name in MEME_SIDE)]).encode())
     known.update(encode([annotations[0].s_plus], "document").tobytes())  # of another embedder it is another
@@ -571,7 +571,7 @@ def index_on_disk(
         note.unlink(missing_ok=True)
         parts = (annotations[start : start + AT_ONCE] for start in range(0, len(annotations), AT_ONCE))
         write_rows(folder, (np.hstack(encode_memes(part, encode)) for part in parts), centring)
-        write_faiss(folder, len(annotations), seed)
+        write_faiss(folder, len(annotations))
         files.write_json(note, made_from)
     return open_on_disk(folder, [a.meme_id for a in annotations])
 
@@ -590,18 +590,22 @@ def write_rows(folder: Path, blocks: Iterable[np.ndarray], centring: bool) -> No
         rows[start : start + AT_ONCE] = np.hstack([centre(p, m) for p, m in zip(parts, means, strict=True)])
 
 
-def write_faiss(folder: Path, n: int, seed: int) -> None:
-    """Index the n rows: about 2 sqrt(n) lists of 4-bit codes, and bytes to sort what they propose.
+def write_faiss(folder: Path, n: int) -> None:
+    """Index n rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
 
     Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
     have to be looked into; only such cheap codes allow that.
     """
-    faiss, rows = import_faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(n, -1)
-    width = rows.shape[1]
-    dims, size = min(DIMS, width), min(n, SAMPLE_BYTES // (4 * width))
-    sample = rows[np.sort(statistics.rng(seed, "large index").choice(n, size, replace=False))].astype(
-        np.float32
-    )
+    faiss, file = import_faiss(), folder / "rows.f16"
+    width = file.stat().st_size // (2 * n)
+    dims, step = min(DIMS, width), max(1, 4 * width * n // SAMPLE_BYTES)
+
+    def blocks() -> Iterator[np.ndarray]:  # read, not mapped: pages of a map count as memory
+        for start in range(0, n, AT_ONCE):
+            count = min(AT_ONCE, n - start) * width
+            yield np.fromfile(file, np.float16, count, offset=2 * width * start).reshape(-1, width)
+
+    sample = np.concatenate([block[::step] for block in blocks()]).astype(np.float32)
     projection = faiss.PCAMatrix(width, dims, 0, True)
     projection.train(sample[:PCA_ROWS])
     lists, codes = 2 ** (1 + round(math.log2(math.sqrt(n)))), dims // 3 if dims % 3 == 0 else dims
@@ -609,8 +613,8 @@ def write_faiss(folder: Path, n: int, seed: int) -> None:
     inner = faiss.index_factory(dims, kind, faiss.METRIC_INNER_PRODUCT)
     index = faiss.IndexPreTransform(projection, inner)
     index.train(sample)
-    for start in range(0, n, AT_ONCE):
-        index.add(rows[start : start + AT_ONCE].astype(np.float32))
+    for block in blocks():
+        index.add(block.astype(np.float32))
     faiss.write_index(index, str(folder / "index.faiss"))
 
 
@@ -639,7 +643,7 @@ def tuned(index: MemeIndex, queries: np.ndarray, weights: Sequence[float], k: in
         return found, top_k(found, queries, weights, k).memes
 
     true = looking_into(1.0)[1]
-    for share in 2.0 ** np.arange(-9, 1):
+    for share in 2.0 ** np.arange(-9, 0.5, 0.5):
         found, memes = looking_into(share)
         if (memes[:, :, None] == true[:, None, :]).any(axis=1).mean() >= 0.97:
             break

@@ -119,7 +119,7 @@ def million() -> Iterator[Figure]:
         start = time.perf_counter()
         ids = [str(i) for i in range(n // 8192 * 8192)]
         retrieval.write_rows(folder, (rows(8192) for _ in range(n // 8192)), False)
-        retrieval.write_faiss(folder, len(ids), 13)
+        retrieval.write_faiss(folder, len(ids))
         built = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
