@@ -26,7 +26,7 @@ from memecmd_utils.files import MemecmdError, StageOutputError, paths
 from memecmd_utils.grades import GradedTurns, GroundTruth, Split
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
+from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
 
 TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
@@ -108,14 +108,16 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True)
 class PlacementModel:
-    """Weights of all pairs of texts, a gate, and the gain to expect of a turn's best meme."""
+    """Weights of all pairs of texts, a gate, and the gain to expect of a turn's best meme.
+
+    `weights` [embedders, 6 texts of the turn, 6 of the meme]: Eq. 22 has four of them. `gate`: coefficients
+    of a logistic regression on `gate_inputs`, and its intercept. `gains` [2, points]: best scores and the
+    gains (0-4, twice the mean grade) to expect of them, both ascending.
+    """
 
     weights: np.ndarray
-    """[embedders, 6 texts of the turn, 6 of the meme]: Eq. 22 has four of them."""
     gate: np.ndarray
-    """Coefficients of a logistic regression on `gate_inputs`, and its intercept."""
     gains: np.ndarray
-    """Best scores and the gains (0-4, twice the mean grade) to expect of them, [2, points], ascending."""
 
     def score(self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
         """Scores [turns, memes] of vectors [turns, 6, dim] and [memes, 6, dim] of each embedder.
@@ -160,20 +162,20 @@ def _unpacked(text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LearnedPlacement:
-    """The model for any chat, and for each dialogue that was learned from the one that did not see it."""
+    """The model for any chat, and for each dialogue that was learned from the one that did not see it.
+
+    `embedders`: name and version of each, in the order of the weights; the gate reads the first. `folds` were
+    fitted without one fold of these dialogues each, `fold_of` has the fold of each. `turn_means` [6, dim] for
+    each embedder: means of the texts of their turns, since a chat is too short for means of its own.
+    `promises`: quantiles 0, 0.01, ..., 1 of the promise of their turns, out of fold.
+    """
 
     embedders: tuple[str, ...]
-    """Name and version of each embedder, in the order of the weights; the gate reads the first."""
     model: PlacementModel
     folds: Sequence[PlacementModel]
-    """The models that were fitted without one fold of these dialogues each."""
     fold_of: Mapping[str, int]
-    """Dialogue id to the number of its fold."""
     turn_means: Sequence[np.ndarray]
-    """Mean vectors of the texts of turns over the dialogues that were learned from, [6, dim] for each
-    embedder: a chat is too short for means of its own."""
     promises: np.ndarray
-    """Quantiles 0, 0.01, ..., 1 of the promise of these dialogues' turns, out of fold."""
 
     def threshold(self, rate: float) -> float:
         """The promise from which on a share `rate` of turns gets a meme."""
@@ -285,50 +287,37 @@ def open_library(
     return LearnedLibrary(placement, encoders, [a.meme_id for a in usable], vectors)
 
 
-def score_dialogues(dialogues: Sequence[Dialogue], library: LearnedLibrary) -> list[ScoredDialogue]:
+def score_by_learned(
+    run: Run, dialogues: Sequence[Dialogue], memes: Mapping[str, Meme], annotations: Sequence[Annotation]
+) -> list[ScoredDialogue]:
     """The best meme and its promise at every turn 2..T, for the gate of `retrieval.place`.
 
-    A turn without a usable summary gets -inf.
+    A turn without a usable summary gets -inf. Nothing where the profile does not ask for `learned`; also,
+    with a word, where its weights do not apply or the library is too large to compare every meme.
     """
+    if LEARNED not in run.profile.retrieval.strategies:
+        return []
+    embedders = [run.embedder(), run.embedder(run.profile.models.consistency_embedder)]
+    try:
+        if len(annotations) >= retrieval.FROM_MEMES:
+            raise PlacementError("learned placement compares every meme: for so many take greedy")
+        placement = open_placement(run.folder, [embedder.name for embedder in embedders])
+    except PlacementError as error:
+        print(f"no memes by {LEARNED}: {error}")
+        return []
+    library = open_library(placement, memes, annotations, [embedder.encode for embedder in embedders])
     out = []
     for dialogue in dialogues:
         n, known = len(dialogue.summaries), [s for s in dialogue.summaries if not s.unscored]
-        usable = [not summary.unscored for summary in dialogue.summaries]
         ranking = Ranking(np.full((n, 1), -1), np.full((n, 1), -np.inf), np.zeros((n, 1, 4)))
         if known:
             turns, speakers = [s.turn for s in known], [s.speaker for s in known]
-            texts = texts_of_dialogue(dialogue)
+            texts, usable = texts_of_dialogue(dialogue), [not s.unscored for s in dialogue.summaries]
             best, _, promise = library.promises(dialogue.dialogue_id, texts, turns, speakers)
             ranking.memes[usable, 0], ranking.scores[usable, 0] = best, promise
         turns = tuple(summary.turn for summary in dialogue.summaries)
         out.append(ScoredDialogue(dialogue, turns, np.zeros((n, 3, 0)), ranking))
     return out
-
-
-def score_by_learned(
-    dialogues: Sequence[Dialogue],
-    memes: Mapping[str, Meme],
-    annotations: Sequence[Annotation],
-    embedders: Sequence[Any],
-    folder: Path,
-    profile: Profile,
-) -> list[ScoredDialogue]:
-    """`score_dialogues` for the run in `folder` under its two embedders (each with `name` and `encode`).
-
-    Empty where the profile does not ask for `learned`; also, with a word, where its weights do not apply or
-    the library is too large to compare every meme.
-    """
-    if LEARNED not in profile.retrieval.strategies:
-        return []
-    try:
-        if len(annotations) >= retrieval.FROM_MEMES:
-            raise PlacementError("learned placement compares every meme: for so many take greedy")
-        placement = open_placement(folder, [embedder.name for embedder in embedders])
-    except PlacementError as error:
-        print(f"no memes by {LEARNED}: {error}")
-        return []
-    encoders = [embedder.encode for embedder in embedders]
-    return score_dialogues(dialogues, open_library(placement, memes, annotations, encoders))
 
 
 # --- Fitted on grades and marks, out of fold
@@ -380,14 +369,9 @@ class Corpus(GradedTurns):
         return placement.predict(self.names, self.turns, self.meme_vectors, self.inputs)
 
 
-def corpus_of(
-    split: Split,
-    given: Sequence[Grade],
-    encoders: Mapping[str, Encode],
-    profile: Profile,
-    means: Sequence[np.ndarray | None] = (None, None),
-) -> Corpus:
-    """The turns and memes of a split with these grades; `means` centre the texts of turns."""
+def corpus_of(split: Split, encoders: Mapping[str, Encode], profile: Profile, means=(None, None)) -> Corpus:
+    """The turns and memes of a split with all its grades; `means` centre the texts of turns."""
+    given = [grade for batch in split.grades.values() for grade in batch]
     usable, truth = [a for a in split.annotations if a.usable], GroundTruth(split.marks, given)
     return Corpus(profile, split.dialogues, split.memes, usable, truth, (), encoders, given_means=means)
 
@@ -540,7 +524,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
             f"{', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
     names, encoders = encoders_of(run)
-    placement = learn(corpus_of(split, first, encoders, run.profile), names)
+    placement = learn(corpus_of(replace(split, grades={"": first}), encoders, run.profile), names)
     placement.save(run.write(FILE))
     found = tabulate(run, [predict_split(split, placement, encoders, run.profile)])
     ranking, placed = (table[table.part == "all"] for table in (found["ranking"], found["placed"]))
@@ -628,8 +612,7 @@ def predict_split(
     split: Split, placement: LearnedPlacement, encoders: Mapping[str, Encode], profile: Profile
 ) -> Graded:
     """Encode a split, and let the models say what they have not seen."""
-    given = [grade for batch in split.grades.values() for grade in batch]
-    corpus, knobs = corpus_of(split, given, encoders, profile, placement.turn_means), profile.retrieval
+    corpus, knobs = corpus_of(split, encoders, profile, placement.turn_means), profile.retrieval
     paper = retrieval.combine(corpus.terms(next(iter(encoders)), knobs.centring), knobs.weights)
     return Graded(split.name, corpus, corpus.predict(placement), paper)
 
@@ -722,17 +705,13 @@ def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
 
 
 def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """How far the learned gate and the paper's best score tell when a meme is wanted (`timing_rows`)."""
+    """AUC of both gates between turns that all markers fill and that none does."""
+    names, marks = one.corpus.names, one.corpus.marks
+    clear, filled = np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
     for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
-        for row in timing_rows(scores, one.corpus.marks, one.corpus.names):
-            yield {"split": one.name, "part": "all", "gate": gate, **row}
-
-
-def timing_rows(scores: np.ndarray, marks: np.ndarray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """AUC of scores [turns] between turns that all markers fill and that none does (`marks`)."""
-    names, clear, filled = np.asarray(names), np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
-    pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
-    yield {"measure": "AUC", **statistics.cluster_auc(*pairs).row()}
+        pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
+        row = {"split": one.name, "part": "all", "gate": gate, "measure": "AUC"}
+        yield row | statistics.cluster_auc(*pairs).row()
 
 
 def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:

@@ -399,6 +399,7 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
     Columns as of `evaluation.consistency_frame`. Points, not bars: the differences are far smaller than the
     distance to zero, and bars that start elsewhere would show false proportions.
     """
+    frame = frame.astype({"low": float, "high": float})  # no interval where too few were measured
     datasets = list(dict.fromkeys(frame["dataset"]))
     present = [name for name in dict.fromkeys(frame["strategy"]) if name != "shuffled"]
     with style():

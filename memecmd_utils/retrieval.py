@@ -8,9 +8,9 @@ whether the best meme is sent; strategies choose which.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -37,9 +37,9 @@ LEARNED = "learned"
 """The strategy that goes by weights fitted on graded memes (`learned.py`)."""
 NOISE = 1e-5
 """Distance from the mean below which a unit row has no direction: float32 vectors do not say more."""
-EXTRA = 16
-"""Memes beside the top K whose scores are computed again in float64: float32 may order them wrongly."""
-TURNS_AT_ONCE = 1024
+EXTRA, ROUNDING, TURNS_AT_ONCE = 16, 1e-3, 1024
+"""Memes beside the top K that may belong there, and how far float32 errs in a cosine at the most: a sum of n
+products errs by n * 6e-8 (Higham 2002, Lemma 3.1), and n is 9,216 in the paper's run."""
 
 Encode = Callable[[Sequence[str], str], np.ndarray]
 """Texts and side (`query` or `document`) to unit vectors, [texts, dim]."""
@@ -137,7 +137,7 @@ def index_library(
     """
     usable, centring = usable_annotations(annotations), profile.retrieval.centring == "attribute"
     if folder is not None and len(usable) >= FROM_MEMES:
-        return index_on_disk(folder, usable, encode, centring, profile.seed)
+        return index_on_disk(folder, usable, encode, centring)
     return build_index([a.meme_id for a in usable], encode_memes(usable, encode), centring)
 
 
@@ -176,15 +176,16 @@ def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
 
 
 def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
-    """The four components of chosen pairs in float64: positions [turns, n] -> [turns, n, 4].
+    """The four components of chosen pairs in float64: positions [turns, n] to [turns, n, 4]; of -1 it is 0.
 
     Summed pair by pair, so a value depends on its two vectors alone, not on how the batch was cut.
     """
-    out = np.empty((*memes.shape, 4))
+    out = np.zeros((*memes.shape, 4))
     for turn, (query, chosen) in enumerate(zip(queries, memes, strict=True)):
-        product = index.rows[chosen].reshape(len(chosen), 4, index.dim).astype(np.float64)
+        there = np.flatnonzero(chosen >= 0)
+        product = index.rows[chosen[there]].reshape(len(there), 4, index.dim).astype(np.float64)
         product *= query[ASKED]
-        out[turn] = product.sum(axis=2)
+        out[turn, there] = product.sum(axis=2)
     return out * SIGNS
 
 
@@ -198,35 +199,31 @@ def top_k(
     """The K best memes of every turn of queries [turns, 3, dim] (Eq. 24); equal scores go by meme id.
 
     A float32 product (or `component_matrices` at hand, or the proposals of a library on disk) finds K + 16
-    candidates; their scores are computed again in float64 and rounded to nine digits.
+    candidates; those that rounding may have put in a wrong place are scored again in float64, to nine digits.
     """
     k = min(k, len(index.meme_ids))
     if k < 1:
         raise ValueError("top_k needs at least one meme and k >= 1")
-    n = min(k + EXTRA, len(index.meme_ids))
-    parts = [Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)), np.empty((0, k, 4)))]
-    for start in range(0, len(queries), TURNS_AT_ONCE):
-        batch = queries[start : start + TURNS_AT_ONCE]
+    n, parts = min(k + EXTRA, len(index.meme_ids)), []
+    for start in range(0, max(1, len(queries)), TURNS_AT_ONCE):
+        part = slice(start, start + TURNS_AT_ONCE)
+        batch = queries[part]
         if index.propose is not None:
             near = index.propose(weigh(batch, weights), n)
         else:
             if components is None:
-                rough = batch.reshape(len(batch), -1) @ index.fold(weights)
+                rough = batch.reshape(len(batch), 3 * index.dim) @ index.fold(weights)
             else:
-                rough = combine(components[:, start : start + TURNS_AT_ONCE], weights)
+                rough = combine(components[:, part], weights)
             near = np.argpartition(rough, -n, axis=1)[:, -n:]
-        exact = pair_components(index, batch, near)
-        total = np.round(combine(np.moveaxis(exact, 2, 0), weights), 9)
+            found = np.take_along_axis(rough, near, axis=1)
+            near[found < np.partition(found, -k, axis=1)[:, -k, None] - ROUNDING * np.abs(weights).sum()] = -1
         near[~batch.any(axis=(1, 2))] = -1  # a turn without a summary
-        total[near < 0] = -np.inf
+        exact = pair_components(index, batch, near)
+        total = np.where(near < 0, -np.inf, np.round(combine(np.moveaxis(exact, 2, 0), weights), 9))
         best = np.lexsort((index.id_ranks[near], -total), axis=1)[:, :k]
-        parts.append(
-            Ranking(
-                np.take_along_axis(near, best, axis=1),
-                np.take_along_axis(total, best, axis=1),
-                np.take_along_axis(exact, best[:, :, None], axis=1),
-            )
-        )
+        ranked = (np.take_along_axis(values, best, axis=1) for values in (near, total))
+        parts.append((*ranked, np.take_along_axis(exact, best[:, :, None], axis=1)))
     return Ranking(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -261,6 +258,9 @@ def score_dialogues(
     turn still counts. Raises `StageOutputError` where no turn has one.
     """
     queries, out, start = encode_queries(dialogues, encode, profile), [], 0
+    if index.propose is not None:
+        drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
+        index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
     found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     for dialogue in dialogues:
         part = slice(start, start := start + len(dialogue.summaries))
@@ -555,14 +555,14 @@ SAMPLE_BYTES, PCA_ROWS = 512 << 20, 4_096
 
 
 def index_on_disk(
-    folder: Path, annotations: Sequence[Annotation], encode: Encode, centring: bool, seed: int
+    folder: Path, annotations: Sequence[Annotation], encode: Encode, centring: bool
 ) -> MemeIndex:
     """The library of these annotations in `folder`, made there unless it was made of the same before.
 
     The folder holds `rows.f16`, `index.faiss` and, written last, `library.json`. Any weights can be asked
     without a new index: they stand on the query's side.
     """
-    known, note = hashlib.sha256(f"{centring} {seed}".encode()), folder / "library.json"
+    known, note = hashlib.sha256(f"{centring}".encode()), folder / "library.json"
     for a in annotations:
         known.update(json.dumps([a.meme_id, *(getattr(a, name) for name in MEME_SIDE)]).encode())
     known.update(encode([annotations[0].s_plus], "document").tobytes())  # of another embedder it is another
@@ -571,7 +571,7 @@ def index_on_disk(
         note.unlink(missing_ok=True)
         parts = (annotations[start : start + AT_ONCE] for start in range(0, len(annotations), AT_ONCE))
         write_rows(folder, (np.hstack(encode_memes(part, encode)) for part in parts), centring)
-        write_faiss(folder, len(annotations), seed)
+        write_faiss(folder, len(annotations))
         files.write_json(note, made_from)
     return open_on_disk(folder, [a.meme_id for a in annotations])
 
@@ -590,18 +590,22 @@ def write_rows(folder: Path, blocks: Iterable[np.ndarray], centring: bool) -> No
         rows[start : start + AT_ONCE] = np.hstack([centre(p, m) for p, m in zip(parts, means, strict=True)])
 
 
-def write_faiss(folder: Path, n: int, seed: int) -> None:
-    """Index the n rows: about 2 sqrt(n) lists of 4-bit codes, and bytes to sort what they propose.
+def write_faiss(folder: Path, n: int) -> None:
+    """Index n rows: about 2 sqrt(n) lists of 4-bit codes, and a byte a dimension to sort what they propose.
 
     Turns lie outside the cloud of the memes (S stands in them with a plus and with a minus), so many lists
     have to be looked into; only such cheap codes allow that.
     """
-    faiss, rows = import_faiss(), np.memmap(folder / "rows.f16", np.float16, "r").reshape(n, -1)
-    width = rows.shape[1]
-    dims, size = min(DIMS, width), min(n, SAMPLE_BYTES // (4 * width))
-    sample = rows[np.sort(statistics.rng(seed, "large index").choice(n, size, replace=False))].astype(
-        np.float32
-    )
+    faiss, file = import_faiss(), folder / "rows.f16"
+    width = file.stat().st_size // (2 * n)
+    dims, step = min(DIMS, width), max(1, 4 * width * n // SAMPLE_BYTES)
+
+    def blocks() -> Iterator[np.ndarray]:  # read, not mapped: pages of a map count as memory
+        for start in range(0, n, AT_ONCE):
+            count = min(AT_ONCE, n - start) * width
+            yield np.fromfile(file, np.float16, count, offset=2 * width * start).reshape(-1, width)
+
+    sample = np.concatenate([block[::step] for block in blocks()]).astype(np.float32)
     projection = faiss.PCAMatrix(width, dims, 0, True)
     projection.train(sample[:PCA_ROWS])
     lists, codes = 2 ** (1 + round(math.log2(math.sqrt(n)))), dims // 3 if dims % 3 == 0 else dims
@@ -609,25 +613,41 @@ def write_faiss(folder: Path, n: int, seed: int) -> None:
     inner = faiss.index_factory(dims, kind, faiss.METRIC_INNER_PRODUCT)
     index = faiss.IndexPreTransform(projection, inner)
     index.train(sample)
-    for start in range(0, n, AT_ONCE):
-        index.add(rows[start : start + AT_ONCE].astype(np.float32))
+    for block in blocks():
+        index.add(block.astype(np.float32))
     faiss.write_index(index, str(folder / "index.faiss"))
 
 
-def open_on_disk(folder: Path, meme_ids: Sequence[str], share: float = 0.2) -> MemeIndex:
-    """Open a library on disk; a `share` of its lists is looked into for a turn."""
+def open_on_disk(folder: Path, meme_ids: Sequence[str]) -> MemeIndex:
+    """Open a library on disk."""
     faiss = import_faiss()
     index = faiss.read_index(str(folder / "index.faiss"), faiss.IO_FLAG_MMAP_IFC)
-    probes = max(1, round(share * faiss.extract_index_ivf(index).nlist))
-    lists = faiss.SearchParametersIVF(nprobe=probes)
-    refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
-    looked_into = faiss.SearchParametersPreTransform(index_params=refined)
+    n_lists = faiss.extract_index_ivf(index).nlist
 
-    def propose(weighted: np.ndarray, n: int) -> np.ndarray:
+    def propose(weighted: np.ndarray, n: int, share: float = 0.25) -> np.ndarray:
+        """Positions [turns, n or more], from this share of the lists."""
+        lists = faiss.SearchParametersIVF(nprobe=max(1, round(share * n_lists)))
+        refined = faiss.IndexRefineSearchParameters(k_factor=4, base_index_params=lists)
+        looked_into = faiss.SearchParametersPreTransform(index_params=refined)
         return index.search(weighted, max(n, PROPOSED), params=looked_into)[1]
 
     rows = np.memmap(folder / "rows.f16", np.float16, "r").reshape(len(meme_ids), -1)
     return MemeIndex(tuple(meme_ids), rows, propose)
+
+
+def tuned(index: MemeIndex, queries: np.ndarray, weights: Sequence[float], k: int = 10) -> MemeIndex:
+    """The library on disk with the fewest lists that find 97 % of what all of them find for these turns."""
+
+    def looking_into(share: float) -> tuple[MemeIndex, np.ndarray]:
+        found = replace(index, propose=partial(index.propose, share=share))
+        return found, top_k(found, queries, weights, k).memes
+
+    true = looking_into(1.0)[1]
+    for share in 2.0 ** np.arange(-9, 0.5, 0.5):
+        found, memes = looking_into(share)
+        if (memes[:, :, None] == true[:, None, :]).any(axis=1).mean() >= 0.97:
+            break
+    return found
 
 
 def import_faiss() -> Any:

@@ -78,7 +78,7 @@ def files_of(notebook: Path) -> list[Path]:
     drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
     second = any("template_memes" in module for module in found)
     asked = [
-        path for path in sorted(package.glob("prompts/*.*")) if path.name.startswith("template_") <= second
+        path for path in sorted(package.glob("prompts/*.*")) if path.name.startswith("template_") == second
     ]
     return [*files, *drawn, *asked]
 

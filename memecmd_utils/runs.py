@@ -61,7 +61,7 @@ STAGES = {
     "06_figures": Stage(("05b_studies",)),
     "07_template_memes": Stage(
         (),
-        ("templates.parquet", "template_memes.parquet", "readings.parquet", "survey_key.csv"),
+        ("templates.parquet", "template_memes.parquet", "readings.parquet"),
         templates=True,
     ),
     "08_meme_text_retrieval": Stage(("07_template_memes",), templates=True),

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import typing
 from pathlib import Path
 
 import made_up
@@ -14,7 +13,6 @@ from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.messages import Reply, Request
-from memecmd_utils.llm.replies import strict_schema
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
@@ -144,13 +142,6 @@ def test_flagged_memes_keep_their_texts_and_carry_the_category() -> None:
     assert [name for name, a in done.items() if a.usable] == ["m0", "m2", "m5"]
 
 
-def test_the_list_of_categories_is_the_one_that_is_asked() -> None:
-    asked = typing.get_args(CheckedAnnotationReply.model_fields["unsafe"].annotation)
-    text = prompts.render("annotation_checked")
-    assert all(f'"{category}"' in text for category in asked)
-    assert strict_schema(CheckedAnnotationReply)["properties"]["unsafe"]["enum"] == list(asked)
-
-
 def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release() -> None:
     def encode(texts: list[str], side: str) -> np.ndarray:
         return np.eye(8, dtype=np.float32)[: len(texts)]
@@ -163,30 +154,3 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
 
 
 # --- keywords
-
-
-def test_keywords_are_content_words_of_two_characters_or_more() -> None:
-    texts = [
-        "同事催我交报告，我想摸鱼",
-        "加班的同事都很疲惫",
-        "老板让同事加班，大家很无奈",
-        "王小明在北京买了300个苹果",
-    ]
-    counts = annotation.count_keywords(texts)
-    assert (counts["同事"], counts["加班"], counts["疲惫"], counts["苹果"]) == (3, 2, 1, 1)
-    assert not {"大家", "的", "我", "很", "，", "王小明", "北京", "300"} & set(counts)
-    assert list(counts.items()) == list(annotation.count_keywords(texts[::-1]).items())
-    assert list(annotation.count_keywords(texts, top=2)) == ["同事", "加班"]
-    assert annotation.count_keywords([]) == {}
-
-
-def test_word_clouds_are_seeded_and_show_their_words() -> None:
-    counts = {key: {"加班": 9, "摸鱼": 5, "开心": 2} for key in ("s_plus", "s_minus", "emotion")}
-    first, second = (annotation.word_clouds(counts, seed=3) for _ in range(2))
-    pictures = [[np.asarray(axes.images[0].get_array()) for axes in fig.axes[:3]] for fig in (first, second)]
-    assert all(np.array_equal(one, other) for one, other in zip(*pictures, strict=True))
-    assert pictures[0][0].shape == (480, 880, 3) and (pictures[0][0] < 250).any()
-    assert [text.get_text() for text in first.axes[3].texts] == ["no keywords"]
-    # A box for a missing letter would give both words the same outline.
-    words = [annotation.word_clouds({"emotion": {word: 1}}).axes[2].images[0] for word in ("加班", "摸鱼")]
-    assert not np.array_equal(*(picture.get_array() for picture in words))

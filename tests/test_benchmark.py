@@ -161,16 +161,6 @@ def test_a_table_has_every_system_with_interval_and_test(made: Benchmark, run: R
     assert np.isnan(paper["p"]) and 0 < found.loc[grades.RANDOM, "R@1"] < 0.5
 
 
-def test_learned_placement_stands_as_it_was_saved(made: Benchmark, run: Run, monkeypatch) -> None:
-    scores = np.random.default_rng(0).normal(size=(len(made.turns), 30))
-    saved = SimpleNamespace(scores=scores), IDS[::-1]
-    monkeypatch.setattr(benchmark.learned, "saved_scores", lambda run, split: saved)
-    found = benchmark.learned_system(made_split(), made, run)
-    assert found == {benchmark.LEARNED: benchmark.ranked(scores[:, ::-1], made)}
-    saved[1][0] = "another"
-    assert benchmark.learned_system(made_split(), made, run) == {}
-
-
 # --- entries ------------------------------------------------------------------------------------------------
 
 
@@ -220,24 +210,6 @@ def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tm
     assert benchmark.rank_by_entry(theirs, made, known | {*other.turns["id"]}) is None
     with pytest.raises(BenchmarkError, match="there is no such file"):
         benchmark.rank_by_entry(tmp_path / "gone.trec", made, known)
-
-
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("import no_such_package", "ModuleNotFoundError"),
-        ("def other(): pass", "rank"),
-        ("def rank(turn, memes): return [1 / 0]", "turn made-0/2: .*ZeroDivisionError"),
-        ("def rank(turn, memes): return [1, 2]", "2 scores for 30 memes"),
-        ("def rank(turn, memes): return [float('inf')] * len(memes)", "no finite ones"),
-        ("def rank(turn, memes): raise SystemExit", "SystemExit"),
-    ],
-)
-def test_a_function_that_gives_no_scores_is_refused(made, tmp_path: Path, code: str, why: str) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(code, encoding="utf-8")
-    with pytest.raises(BenchmarkError, match=rf"\Aentry mine\.py[^\n]*{why}"):
-        benchmark.rank_by_entry(path, made, set())
 
 
 def test_a_leaderboard_of_entries_is_written_and_read_while_the_grades_are_the_same(

@@ -21,7 +21,6 @@ from memecmd_utils.dialogue import (
     generate,
     history_text,
     phase_of,
-    speaker_of,
     summary_request,
     utterance_request,
     violations,
@@ -131,34 +130,10 @@ def test_none_above_the_cap_ever_stands_and_the_others_go_on() -> None:
     assert "too like '一' (cosine 0.900)" in failed[0].reason
 
 
-def test_a_scenario_without_usable_details_is_left_out_with_the_reason() -> None:
-    def reply(request: Request) -> str:
-        if request.subject == "R01-1/details":
-            return "没有"
-        return DETAILS if request.subject.endswith("/details") else dumps({"scenario": request.subject})
-
-    chat, profile = Chat(ScriptedBackend(reply)), Profile(name="p").replace(scenario_similarity_cap=1.0)
-    work = dialogue.role_cold_starts([(PAIR, 2)], chat, profile, lambda texts: np.eye(len(texts)))
-    scenarios, starts, unfinished = llm_chat.run(work)
-    assert [s.scenario_id for s in scenarios] == ["R01-2"]
-    assert [s.dialogue_id for s in starts] == ["role-R01-2"]
-    assert [(lost.dialogue_id, lost.reason[:10]) for lost in unfinished] == [("role-R01-1", "no details")]
-
-
 def names(made: Plan) -> list[str]:
     """Dialogues in order: news, then the scenarios of each pair."""
     role = [f"{pair.pair_id}-{k}" for pair, n in made.pairs for k in range(1, n + 1)]
     return [item.news_id for item in made.news] + role
-
-
-def plan(n_news: int, n_pairs: int, **settings) -> Plan:
-    items = [item(TOPICS[n % 6], n) for n in range(n_news)]
-    pairs = [PAIR.model_copy(update={"pair_id": f"R{n:02d}"}) for n in range(n_pairs)]
-    made = dialogue.plan(
-        items, pairs, profile := Profile(name="p").replace(n_news=n_news, n_role_pairs=n_pairs, **settings)
-    )
-    assert dialogue.sizes(profile) == (len(made.news), sum(n for _, n in made.pairs))
-    return made
 
 
 def test_news_are_balanced_over_topics() -> None:
@@ -172,25 +147,7 @@ def test_news_are_balanced_over_topics() -> None:
         dialogue.choose_news(items, 26)
 
 
-def test_a_small_run_takes_news_and_role_in_turn_and_pays_for_no_more() -> None:
-    everything = names(plan(5, 2))
-    assert names(plan(5, 2, n_dialogues=99)) == everything
-    assert names(plan(5, 2, n_dialogues=1)) == everything[:1]
-    assert names(plan(5, 2, n_dialogues=4)) == [*everything[:2], "R00-1", "R01-1"]
-    assert names(plan(5, 2, n_dialogues=6)) == [*everything[:4], "R00-1", "R01-1"]
-    assert names(plan(0, 2, n_dialogues=1)) == ["R00-1"]
-    assert names(plan(1, 2, n_dialogues=4, scenarios_per_pair=3))[1:] == ["R00-1", "R00-2", "R00-3"]
-    assert len(names(plan(3, 2, scenarios_per_pair=4))) == 11
-
-
 # --- prompts
-
-
-def test_phases() -> None:
-    edges = {1: "initial", 2: "early", 6: "early", 7: "middle", 12: "middle", 13: "late", 99: "late"}
-    assert {turn: phase_of(turn) for turn in edges} == edges
-    with pytest.raises(ValueError, match="from 1"):
-        phase_of(0)
 
 
 @pytest.mark.parametrize("turn", range(1, 19))
@@ -213,12 +170,6 @@ def test_each_phase_sees_what_its_equation_says(turn: int) -> None:
         assert summary.messages[:-1] == request.messages[:-1], "both share the beginning,"
         history = history_text(START, earlier)
         assert prompt[: prompt.index(history)] == text[: text.index(history)], "and the history comes first"
-
-
-def test_a_opens_and_speaks_on_odd_turns() -> None:
-    assert utterance_request(START, [], PROFILE).sampling.max_tokens == 60, "as recorded"
-    assert [speaker_of(t) for t in range(1, 7)] == list("ABABAB")
-    assert history_text(START, ["早", "早啊"]) == "外婆：早\n外孙女：早啊"
 
 
 # --- dialogues
@@ -307,13 +258,6 @@ def test_a_fault_of_the_endpoint_ends_all_at_once_and_leaves_no_half_file(name: 
     assert len(backend.came) == len(backend.sent) - 1, "what was under way came home"
 
 
-def test_any_other_fault_ends_all_soon_too(tmp_path: Path) -> None:
-    backend = Slow(1.0, 1.0, "summary d0/2", OSError("disk full"))
-    with pytest.raises(OSError, match="disk full"):
-        produce(tmp_path, backend, named("d0", "d1"), fast_time.run, Profile(name="p").replace(n_turns=18))
-    assert max(backend.sent) <= 3.0, "not to the end of the dialogue"
-
-
 REFUSED = Reply(text="", refusal=True)
 
 
@@ -336,18 +280,6 @@ def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path)
     with pytest.raises(NoText, match=r"no dialogue came to its end; the first: d1, turn 2: refusal"):
         produce(tmp_path, backend, named("d1", "d2"))
     assert (tmp_path / "dialogues.jsonl").read_text(encoding="utf-8") == "old\n", "an older file stays"
-
-
-def test_files_are_in_the_order_of_the_starts_whoever_is_done_first(tmp_path: Path) -> None:
-    class Uneven(ScriptedBackend):
-        async def complete(self, request: Request) -> Reply:
-            await asyncio.sleep(9 - int(request.subject[1]))
-            return await super().complete(request)
-
-    backend = Uneven(lambda r: REFUSED if r.subject in ("d2/2", "d5/2") else scripted(r))
-    _, whole, unfinished = produce(tmp_path, backend, named(*(f"d{n}" for n in range(8))), fast_time.run)
-    assert [d.dialogue_id for d in whole] == ["d0", "d1", "d3", "d4", "d6", "d7"]
-    assert [d.dialogue_id for d in unfinished] == ["d2", "d5"]
 
 
 def test_a_summary_that_cannot_be_used_is_kept_as_unscored() -> None:
@@ -422,14 +354,6 @@ def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path
     assert dialogue.sizes(Profile(name="p").replace(dialogues="x.jsonl")) == (0, 0), (
         "nothing is generated beside them"
     )
-
-
-def test_dialogues_of_a_release_are_read_as_they_are(tmp_path: Path) -> None:
-    made = talk().model_copy(update={"name_a": "外婆"})
-    (read,) = own(tmp_path, made.model_dump(mode="json"))
-    assert (read.kind, read.name_a, read.source) == ("news", "外婆", "scripted")
-    assert [t.text for t in read.turns] == [t.text for t in made.turns]
-    assert [s.motivation for s in read.summaries] == ["想笑"] * 3
 
 
 @pytest.mark.parametrize(
@@ -530,37 +454,6 @@ def found(text: str, earlier: tuple[str, ...] = SPOKEN) -> list[str]:
     return violations(text, earlier, 25, ("外婆", "外孙女"))
 
 
-def test_length_at_its_edge() -> None:
-    assert found("长" * 25) == []
-    assert found("长" * 24 + "！！") == ["太长（26字，最多25字）"], "punctuation counts"
-
-
-@pytest.mark.parametrize("emoji", ["😀", "👍🏽", "❤️", "☀", "🇨🇳", "1️⃣", "➡", "⏰", "㊗", "👨\u200d👩\u200d👧"])
-def test_emoji(emoji: str) -> None:
-    assert [rule.split("（")[0] for rule in found(f"行吧{emoji}")] == ["用了表情符号"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["行吧(^_^)", "好呀T_T", "QAQ我错了", "气死我了>_<", "-_-随便你", "╮(╯▽╰)╭算了", "好嘛(｡•́︿•̀｡)",
-     "行:)", "XD笑死", "那就这样 :D", "orz服了", "ಠ_ಠ你认真的", "¯\\_(ツ)_/¯", "好哒^^", "= = 无语",
-     "（￣▽￣）", "o_O啥", "＞＜"],
-)  # fmt: skip
-def test_faces_made_of_signs(text: str) -> None:
-    assert "用了颜文字" in [rule.split("（")[0] for rule in found(text)]
-
-
-@pytest.mark.parametrize(
-    ("text", "act"),
-    [("（笑）好啊", "（笑）"), ("好啊（笑）", "（笑）"), ("*挠头*我忘了", "*挠头*"),
-     ("[捂脸]我服了", "[捂脸]"), ("【无奈】行吧", "【无奈】"), ("（把手机递过去）你看", "（把手机递过去）"),
-     ("你看*指着窗外*下雪了", "*指着窗外*"), ("[doge]懂的都懂", "[doge]"), ("**认真**说", "**认真**"),
-     ("好哒（偷笑", "（偷笑")],
-)  # fmt: skip
-def test_stage_directions(text: str, act: str) -> None:
-    assert found(text) == [f"写了括号动作（{act}）"]
-
-
 @pytest.mark.parametrize(
     "text",
     ["甲：你好", "A:你好", "外婆：吃饭了", "外孙女: 来了", "【甲】你好", "**甲**：你好", "甲说：你好",
@@ -593,11 +486,6 @@ def test_starters_copies_and_repeated_words() -> None:
     earlier = ("太激动了，差点连脚都抽筋了", "后来呢")
     assert found("我那脚啊，差点连脚都抽", earlier) == ["“差点连脚都抽”前面已经说过"]
     assert found("我那脚啊，差点连脚都麻了", earlier) == [], "five in a row are an echo"
-
-
-def test_words_of_a_worked_example_are_found() -> None:
-    lifted = max(dialogue.example_lines(), key=len)
-    assert "前面已经说过" in found(f"哎{lifted}"[:25])[-1]
 
 
 def test_talk_about_the_task_weighs_most() -> None:

@@ -1,7 +1,4 @@
-import base64
-import io
 import json
-import math
 import os
 import re
 import subprocess
@@ -14,16 +11,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_up import COLOURS, TEXTS, dialogue, meme_files
-from markupsafe import escape
+from made_up import TEXTS, dialogue, meme_files
 from PIL import Image
 
 from memecmd_utils import drawing
 from memecmd_utils.drawing import (
-    PAGE,
-    WIDTH,
     Bubble,
     ChatSpec,
     Picture,
@@ -32,7 +25,7 @@ from memecmd_utils.drawing import (
     chat_from_dialogue,
 )
 from memecmd_utils.files import paths
-from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, Turn
+from memecmd_utils.schemas import Meme
 
 # --- fonts and figures
 
@@ -55,12 +48,6 @@ def test_figures_have_the_simplified_chinese_face_and_equal_bytes(tmp_path, monk
     with TTFont(path, lazy=True) as font:
         assert font["name"].getDebugName(1) == "Noto Sans CJK SC" and ord("梗") in font.getBestCmap()
     assert [p.name for p in path.parent.iterdir()] == [path.name], "cut once"
-
-
-def test_a_missing_font_names_the_package(monkeypatch) -> None:
-    monkeypatch.setattr(drawing, "find_spec", lambda name: None)
-    with pytest.raises(drawing.FontMissing, match="pip install noto-cjk-sans-otc"):
-        drawing.cjk_font_path()
 
 
 # --- lines of text
@@ -103,56 +90,6 @@ def test_wrap(text: str, limit: int, lines: list[str]) -> None:
     assert drawing.wrap(text, limit, width) == lines
 
 
-@settings(deadline=None)
-@given(texts, st.integers(4, 60))
-@example("“" * 9 + "好", 8)
-@example("好" + "，" * 9, 8)
-def test_nothing_is_lost_split_or_too_wide(text: str, limit: int) -> None:
-    lines = drawing.wrap(text, limit, width)
-    seen = [c for line in lines for c in drawing.clusters(line) if c != " "]
-    assert seen == [c for c in drawing.clusters(drawing.clean(text)) if not c.isspace()]
-    for line in lines:
-        assert width(line) <= limit
-        assert line == line.strip(" ")
-
-
-@pytest.mark.parametrize(
-    ("names", "signs"),
-    [
-        (("母亲", "女儿"), ("母", "女")), (("甲", "乙"), ("甲", "乙")), (("小王", "小李"), ("王", "李")),
-        (("王", "王八"), ("王", "八")), (("妈", "妈妈"), ("妈", "妈妈")), (("Alice", "bob"), ("A", "B")),
-        (("Anna Bell", "Anna Cook"), ("B", "C")),
-        (("Li", "li"), ("Li", "li")),
-        (("e\u0301a", "e\u0301b"), ("A", "B")), (("", "小李"), ("", "小")), (("", " "), ("", "")),
-        (("王芳", "王伟", "芳姐"), ("王芳", "王伟", "芳")), (("A1", "A2", "A3"), ("1", "2", "3")),
-        (("群友01", "群友02", "群友11"), ("01", "02", "11")),
-    ],
-)  # fmt: skip
-def test_people_of_a_chat_have_signs_of_their_own(names, signs) -> None:
-    found = drawing.initials(names)
-    assert tuple(found[name] for name in names) == signs
-    assert found == drawing.initials(reversed(names)), "whoever speaks first"
-
-
-def ink(text: str, size: int = 32, **keywords: bool) -> np.ndarray:
-    """Text written black on white, as an array of [height, width, 3]."""
-    image = Image.new("RGB", (12 * size, 3 * size), "white")
-    drawing.write_line(image, (size, 2 * size), text, size, (0, 0, 0), **keywords)
-    return np.asarray(image).astype(int)
-
-
-@pytest.mark.parametrize("text", ["今天", "iPhone 15", "“好”，", "还有——好", "שלום", "Привет", "☺好"])
-def test_what_is_written_is_as_wide_as_measured_and_has_a_glyph(text: str) -> None:
-    for size in (16, 32):
-        pixels = ink(text, size)
-        found = np.flatnonzero((pixels < 200).any(axis=(0, 2)))
-        assert found[0] >= size - 3 and found[-1] <= size + drawing.text_width(text, size) + 3
-        assert found[-1] - found[0] > 0.6 * drawing.text_width(text, size)
-        assert 2 * drawing.measure(size, text) >= drawing.text_width(text, 2 * size), "never too short"
-    assert (ink(text[0]) != ink("\U0010fffd")).any(), "not the box of an unknown sign"
-    assert [drawing.text_width("好", size) for size in (12, 16, 32)] == [12, 16, 32]
-
-
 # --- screenshots
 
 
@@ -186,25 +123,6 @@ def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> Non
     sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
     assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
     assert before.title == "老柏"
-
-
-def test_any_text_stays_in_its_bubble_and_bubbles_on_the_page(tmp_path: Path) -> None:
-    spec = chat_from_dialogue(dialogue(texts=MIXED), {2: "m1"})
-    files = meme_files(tmp_path)
-    boxes, height = drawing.arrange(spec, files)
-    image = np.asarray(drawing.draw_chat(spec, files)).astype(int)
-    column = drawing.MARGIN + drawing.AVATAR + drawing.GAP
-    for box in boxes:
-        assert column <= box.x and box.x + box.width <= WIDTH - column
-        assert box.y + box.height <= height - drawing.FOOTER
-        # Around the bubble there is nothing but page.
-        beyond = box.x + box.width if box.bubble.side == "left" else (box.x - column + 1)
-        assert (image[box.y : box.y + box.height, beyond : beyond + column - 1] == PAGE).all()
-        assert (image[box.y - 1, box.x : box.x + box.width] == PAGE).all()
-        for number, line in enumerate(box.lines):  # every line has ink
-            top = box.y + drawing.PAD_Y + number * drawing.LINE
-            row = image[top : top + drawing.LINE, box.x : box.x + box.width]
-            assert not line.strip() or row.min() < 128
 
 
 def test_hash_changes_with_content_and_not_with_paths_or_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,18 +201,6 @@ def parsed(html: str) -> ElementTree.Element:
     return ElementTree.fromstring(f"<div>{closed}</div>")
 
 
-@pytest.mark.parametrize("english", [False, True])
-def test_a_meme_stands_before_or_after_its_text_and_has_its_english(english: bool) -> None:
-    turn = ShownTurn(2, "left", "老柏", "好啊", "fine", "t = 2", shown_meme(gloss="eat first"))
-    before, after = (drawing.chat([turn], position, english) for position in ("before", "after"))
-    assert before.index("<img") < before.index("好啊") and after.index("好啊") < after.index("<img")
-    for html in (before, after):
-        assert 'data-turn="2"' in html and "mc-left" in html and "t = 2" in html
-        assert ('title="fine"' in html) != english and (">fine<" in html) == english
-        (picture,) = parsed(html).iter("img")
-        assert picture.get("title") == "eat first" and picture.get("alt") == "先吃饭"
-
-
 def test_everything_shown_is_escaped() -> None:
     hostile = shown_meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE), gloss=HOSTILE)
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
@@ -322,38 +228,6 @@ def test_everything_shown_is_escaped() -> None:
     assert parsed(parts[0]).find(".//div[@class='mc-text']").text == HOSTILE
 
 
-def test_the_chart_has_a_point_a_turn_and_steps_of_the_threshold() -> None:
-    scores, thetas, sent = [0.2, 1.1, -math.inf, 0.4], [0.5, 0.5, 0.9, 0.6], [False, True, False, False]
-    svg = drawing.gate_chart([2, 3, 4, 5], scores, thetas, sent)
-    tree = ElementTree.fromstring(svg)
-    points = [c for c in tree.iter("circle") if c.find("title") is not None]
-    assert [c.get("fill") for c in points] == ["#fff", "#0072B2", "#fff"]
-    assert float(points[1].get("cy")) < float(points[2].get("cy")) < float(points[0].get("cy"))
-    assert "1 of 4 turns" in tree.get("aria-label") and "×" in "".join(tree.itertext())
-    assert "nan" not in svg and "inf" not in svg and "dasharray" not in svg
-    assert "dasharray" in drawing.gate_chart([2], [0.5], [0.1], [True], gated=False)
-    with pytest.raises(ValueError):
-        drawing.gate_chart([2, 3], [0.1], [0.1, 0.2], [False, False])
-    steps = tree.find("path").get("d")
-    assert steps.count("H") == 4 and steps.startswith("M")
-    # A break in the line of scores, where one is missing.
-    assert tree.findall("path")[1].get("d").count("M") == 2
-
-
-def test_thumbnails_are_small_and_made_once(tmp_path) -> None:
-    files = meme_files(tmp_path, (400, 200))
-    thumbnails = drawing.Thumbnails(files, side=100)
-    picture = thumbnails["m1"]
-    assert (picture.width, picture.height) == (100, 50) and picture.url.startswith("data:image/jpeg;base64,")
-    drawn = Image.open(io.BytesIO(base64.b64decode(picture.url.partition(",")[2])))
-    assert drawn.size == (150, 75)
-    assert all(abs(a - b) < 8 for a, b in zip(drawn.getpixel((70, 30)), COLOURS["m1"], strict=True))
-    files["m1"].unlink()
-    assert thumbnails["m1"] is picture
-    with pytest.raises(KeyError):
-        thumbnails["m9"]
-
-
 # --- lessons
 
 
@@ -363,69 +237,6 @@ def meme(name: str, folder: Path, text: str = "收到") -> Meme:
         meme_id=name, file=f"{name}.png", text=text, text_source="known", gloss="Got it", origin=name,
         sha256=name, phash="0" * 16, width=40, height=30, source="drawn",
     )  # fmt: skip
-
-
-@pytest.fixture
-def talk() -> Dialogue:
-    texts = ("早", "<b>在吗</b>", "在", "走吧")
-    turns = [
-        Turn(turn=t, speaker="AB"[(t + 1) % 2], text=text, gloss=f"gloss {t}", source="authored")
-        for t, text in enumerate(texts, start=1)
-    ]
-    return Dialogue(
-        dialogue_id="news-1",
-        kind="news",
-        ref="n1",
-        title="t",
-        name_a="",
-        name_b="",
-        turns=turns,
-        summaries=[],
-        complete=True,
-        source="authored",
-    )
-
-
-def test_a_chat_shows_its_turns_their_english_and_the_meme_before_its_text(
-    talk: Dialogue, tmp_path: Path
-) -> None:
-    sent, bands = meme("m1", tmp_path), {1: "open", 2: "open", 3: "close", 4: "close"}
-    files = {"m1": tmp_path / "m1.png"}
-    page = drawing.show_chat(talk, {3: sent}, files, notes={3: "grades 2, 2"}, bands=bands).data
-    assert page.index("gloss 2") < page.index("data:image/") < page.index(">在<") < page.index("grades 2, 2")
-    assert "&lt;b&gt;在吗" in page and "<b>在吗" not in page
-    assert page.count("mc-turn mc-right") == 2, "A stands right"
-    assert page.count('class="mc-band"') == 2
-    assert page.count("border-left-color: #0072B2") == page.count("border-left-color: #009E73") == 2
-    part = drawing.show_chat(talk, {}, {}, turns=range(2, 4), english=False).data
-    assert re.findall(r'data-turn="(\d)"', part) == ["2", "3"] and "gloss 2" not in part
-
-
-def test_texts_of_a_meme_and_of_a_turn_have_english_only_where_they_are_authored(tmp_path: Path) -> None:
-    authored = json.loads((paths.example / "annotation_glosses.jsonl").read_text("utf-8").splitlines()[0])
-    known = meme(authored["meme_id"], tmp_path)
-    files = {known.meme_id: tmp_path / known.file}
-    chinese = {"s_plus": "开会前", "s_minus": "丧礼上", "emotion": "轻快", "motivation": "应一声"}
-    for source in ("authored", "model x@y"):
-        page = drawing.show_meme(
-            known, files, Annotation(meme_id=known.meme_id, source=source, **chinese)
-        ).data
-        assert all(text in page for text in (*chinese.values(), "Got it"))
-        assert (str(escape(authored["motivation"])) in page) == (source == "authored")
-    row = json.loads((paths.example / "summary_glosses.jsonl").read_text("utf-8").splitlines()[0])
-    summary = Summary(
-        turn=row["turn"], speaker="B", scenario="场景", emotion="惊讶", motivation="接话", source="authored"
-    )
-    shown = drawing.show_summary(row["dialogue_id"], summary).data
-    assert "场景" in shown and str(escape(row["scenario"])) in shown
-
-
-def test_rows_stand_side_by_side_under_their_names(tmp_path: Path) -> None:
-    files = {"m1": tmp_path / "m1.png", "m2": tmp_path / "m2.png"}
-    one = drawing.show_memes([meme("m1", tmp_path), meme("m2", tmp_path, text="")], files, ["best"])
-    page = drawing.show_beside(Greedy_sent=one, graders=one).data
-    assert one.data.count("<style>") == 1 and "&lt;" not in one.data
-    assert "Greedy sent" in page and page.count("best") == 2 and page.count("data:image/") == 4
 
 
 def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:

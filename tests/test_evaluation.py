@@ -89,30 +89,6 @@ def test_shuffled_texts_are_of_other_dialogues_and_of_all_of_them() -> None:
         assert texts == {f"{o} says {t}" for o in SPOKEN if o != name for t in (2, 3, 4, 5)}
 
 
-def test_memes_without_any_words_are_left_out() -> None:
-    library = memes(m1="有字", m2="", m3="")
-    library["m3"] = library["m3"].model_copy(update={"picture_note": "一只猫"})
-    group = [placed("d1", 2, "m1"), placed("d2", 2, "m2"), placed("d3", 2, "m3")]
-    got = evaluation.measure(group, SPOKEN, library, scorer(), made_up.profile())
-    assert {r.meme_id for r in got} == {"m1", "m3"}
-    assert "d2 says 2" not in {
-        text for _, _, text in evaluation.text_pairs([group[0], group[2]], SPOKEN, made_up.profile())
-    }
-    assert evaluation.measure(group[1:2], SPOKEN, library, scorer(), made_up.profile()) == []
-
-    class Clip:
-        name = "cn_clip:tiny"
-
-        def memes(self, memes):
-            return np.ones((len(memes), 1))
-
-        def texts(self, texts):
-            return np.ones((len(texts), 1))
-
-    seen = evaluation.measure(group, SPOKEN, library, Clip(), made_up.profile())
-    assert {r.meme_id for r in seen} == {"m1", "m2", "m3"}  # a scorer of pictures needs no words
-
-
 def test_the_embedder_that_chose_may_not_score() -> None:
     embedder = RecordedEmbedder(FakeEmbedder(), [], None)
     with pytest.raises(ValueError, match="fake-1 already chose the memes"):

@@ -114,22 +114,6 @@ def test_a_killed_fetch_goes_on_and_gives_back_what_was_cut_off(tmp_path: Path) 
 
 
 @needs_git
-def test_what_cannot_be_fetched_is_said_in_one_sentence(tmp_path: Path, monkeypatch) -> None:
-    url, *_ = repository(tmp_path, {"a": 1})
-    none = str(tmp_path / "none")
-    for address, want, commit in (
-        (none, "*", None),
-        (url, "b", None),
-        (url, "*", "0" * 40),
-    ):
-        with pytest.raises(SourceError, match=r"git fetch failed|holds nothing that b names"):
-            fetch.fetch_repository(address, tmp_path / f"t{want == 'b'}{commit}", [want], commit=commit)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match="the program git is needed"):
-        fetch.fetch_repository(url, tmp_path / "t")
-
-
-@needs_git
 def test_the_library_is_fetched_unpacked_and_written_down(tmp_path: Path, monkeypatch, capsys) -> None:
     url, commit, _ = repository(tmp_path, {"鸽子BQB": 2, "other": 1})
     (tmp_path / "library_sources.yaml").write_text(
@@ -191,7 +175,8 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
     assert fetch.source_states(found)["imgflip"] == "files 1" and found["cm50"].why == "fetching is off"
     table = fetch.source_table(found).set_index("key")
     assert (
-        table.loc["imgflip", "where"] == "mine" and 'SET="cm50=FOLDER"' in table.loc["cm50", "what to give"]
+        table.loc["imgflip", "where"] == "mine"
+        and 'SET="published=FOLDER"' in table.loc["published", "what to give"]
     )
     assert "form" in table.loc["figmemes_labels", "what to give"]
     fill(place / "bad", "memes/A.txt")

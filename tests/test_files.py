@@ -145,13 +145,6 @@ def test_what_a_user_can_mend_is_one_line() -> None:
         assert files.mendable_message(ExceptionGroup("both", [full, error])) is None
 
 
-def test_a_notebook_shows_the_message_alone_and_a_missing_extra_its_command(monkeypatch) -> None:
-    assert StageOutputError("mend this")._render_traceback_() == ["StageOutputError: mend this"]
-    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "openai" else object())
-    with pytest.raises(files.ExtraMissing, match=r"news needs openai: pip install -e '\.\[live\]'"):
-        files.need_live_extra("news")
-
-
 # --- tables and pages
 
 
@@ -164,22 +157,6 @@ TABLE = pd.DataFrame(
         "none": [None, "–"],
     }
 )
-
-
-def test_markdown_table() -> None:
-    lines = files.markdown(TABLE).split("\n")
-    assert lines[0] == "| Dataset | mean | n | cell_1 | none |" and lines[1] == "|---|---|---|---|---|"
-    assert lines[2] == "| News-based 6 Turns | 1.235 | 3 | **68.74** [68.10, 69.20] (n=3) ↑0.10 | – |"
-    assert lines[3] == "| a\\|b c | – | 4 | <u>60.00</u> 5 % ↓1.00 | – |"
-    assert lines[4:] == [""]
-
-
-def test_latex_marks_are_latex() -> None:
-    text = files.latex(TABLE)
-    assert r"\textbf{68.74} [68.10, 69.20] (n=3) $\uparrow$0.10" in text
-    assert r"\underline{60.00} 5 \% $\downarrow$1.00" in text
-    assert r"cell\_1" in text and "1.235" in text
-    assert not any(mark in text for mark in ("**", "<u>", "↑", "↓", "–", "NaN", "None"))
 
 
 def test_tables_are_written_in_three_forms(tmp_path) -> None:

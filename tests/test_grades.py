@@ -265,18 +265,6 @@ def test_unjudged_memes_hurt_all_measures_but_bpref() -> None:
     assert clean["R@5"] == 1 and crowded["R@5"] == 0 and crowded["judged@5"] == 0
 
 
-def test_of_a_large_run_the_studies_see_a_seeded_sample(monkeypatch) -> None:
-    dialogues = [made_up.dialogue(f"d{n:02d}") for n in range(20)]
-    turns = len(dialogues[0].summaries)
-    assert grades.sample(dialogues, 200, seed=1) == dialogues
-    monkeypatch.setattr(grades, "MOST_PAIRS", 7 * turns * 200)
-    some = grades.sample(dialogues, 200, seed=1)
-    assert len(some) == 7 and some == grades.sample(dialogues, 200, seed=1)
-    assert some != grades.sample(dialogues, 200, seed=2)
-    assert [d.dialogue_id for d in some] == sorted(d.dialogue_id for d in some), "in the run's order"
-    assert len(grades.sample(dialogues, 10**9, seed=1)) == 1, "never none"
-
-
 def test_folds_fit_on_the_other_half_or_on_themselves() -> None:
     both = [(r.tolist(), f.tolist(), n) for r, f, n in grades.folds(np.array(list("aba")))]
     assert both == [([0, 2], [1], "b"), ([1], [0, 2], "a")]
@@ -338,11 +326,3 @@ def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals()
     short = grades.short_table(found, data.profile)
     assert short["nDCG@5"].is_monotonic_decreasing and f"{FULL}, not centred" in set(short.uses)
     assert "[" in short["nDCG@5 − random"][0]
-
-
-def test_without_grades_nothing_is_measured() -> None:
-    data = made_turns.world(graded=False)
-    assert grades.measure_systems(data) == {} and len(data.known) == 0
-    systems, differences = grades.tabulate({}, [], data.own)
-    assert systems.empty and {"R@1", "uses"} <= set(systems) and "measure" in differences
-    assert grades.placed_table(data.placements, data.truth).empty

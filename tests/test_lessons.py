@@ -240,50 +240,6 @@ def test_a_term_of_the_glossary_is_in_its_notebook(row: list[str]) -> None:
     assert [part for part in term.lower().replace("$", "").split(", ") if part not in words] == []
 
 
-# --- the checks can fail ------------------------------------------------------------------------------
-
-
-LESSON = """text
-
-## Exercises
-
-**1. One.** Change it.
-
-<details><summary>Solution</summary>
-
-```python
-table.head(n)
-```
-
-Words.
-</details>
-
-## What we learned
-"""
-
-
-def lesson(text: str = LESSON) -> nbformat.NotebookNode:
-    code = nbformat.v4.new_code_cell(
-        "from memecmd_utils import retrieval\nfrom memecmd_utils.core import plots\n"
-        "with open('x') as table:\n    n = 1"
-    )
-    return nbformat.v4.new_notebook(cells=[code, nbformat.v4.new_markdown_cell(text)])
-
-
-def test_a_slip_in_a_solution_is_found() -> None:
-    notebook = code_of(lesson())
-    assert blocks(lesson()) == ["table.head(n)"]
-    assert unknown_names("table.head(n)", notebook) == set()
-    assert unknown_names("tabel.head(m)", notebook) == {"tabel", "m"}
-    assert unknown_names("[k for k in table if (z := k)]\nf = lambda a: a + z", notebook) == set()
-    assert missing_functions("plots.save(table)\nretrieval.gone(n)", notebook) == {"retrieval.gone"}
-
-
-def test_an_equation_that_only_prose_names_is_not_displayed() -> None:
-    shown = "$$\\alpha = 1 \\qquad (18)$$\n\nEq. 19 and (20) are in words, $\\beta = 2$ is inline."
-    assert displayed(lesson(shown)) == {18}
-
-
 # --- on demand: every solution runs ---------------------------------------------------------------------
 
 

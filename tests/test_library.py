@@ -1,5 +1,4 @@
 import csv
-import json
 import os
 import re
 import time
@@ -19,21 +18,14 @@ from memecmd_utils.drawing import pil_font
 from memecmd_utils.files import paths
 from memecmd_utils.library import (
     Decision,
-    Exit,
     LibraryError,
-    Line,
     RapidOcr,
-    alike,
     build_library,
     close_pairs,
     near_duplicate_groups,
     normalise_text,
-    phash,
-    picture_note,
     read_curation,
-    reading_order,
     similarity,
-    write_funnel,
 )
 from memecmd_utils.settings import Filters, Profile
 
@@ -158,19 +150,6 @@ def test_duplicates_are_dropped_and_say_of_what(root):
     assert all((root / "run" / image).is_file() for image in re.findall(r'<img src="([^"]+)"', page))
 
 
-@pytest.mark.parametrize("sizes", [(100, 150), (1000, 700)])
-def test_of_near_duplicates_the_largest_stays(root, sizes):
-    values = np.random.default_rng(1).integers(0, 256, (6, 6), dtype=np.uint8)
-    soft = Image.fromarray(values).resize((1200, 1200), Image.Resampling.BICUBIC).convert("RGB")
-    (root / "memes").mkdir()
-    for name, side in zip("ab", sizes, strict=True):  # the stored copies have at most 640 pixels a side
-        soft.resize((side, side), Image.Resampling.LANCZOS).save(root / "memes" / f"{name}.png")
-    _, memes = build(root)
-    large = "a.png" if sizes[0] > sizes[1] else "b.png"
-    assert [meme.origin for meme in memes] == [large]
-    assert list(reasons(root).values()) == [f"near duplicate of {large}"]
-
-
 def test_the_curation_file_is_honoured(root):
     folder = root / "memes"
     for name, corner in (("a", (9,) * 3), ("near", (8,) * 3), ("也", (7,) * 3), ("=odd", (6,) * 3)):
@@ -283,31 +262,6 @@ def test_an_interrupted_run_gives_the_same_result(root):
     assert ocr.calls == 3 and snapshot(root / "run") == whole
 
 
-def test_every_step_of_the_funnel_has_a_row(tmp_path):
-    whys = ("too small: 9 x 12 (least side 16)", "too small: 2 x 2", "not an image (PNG, JPEG are read)")
-    exits = [Exit(library.UNDECODABLE, why) for why in whys]
-    exits += [Exit(library.NEAR, "near duplicate of x"), Exit(library.CURATION, "dropped")]
-    exits.append(Exit(library.FILTER, "9 characters (max_text_chars 0)"))
-    write_funnel(tmp_path / "funnel.csv", 20, exits, 10, Filters(min_side=20, max_text_chars=0))
-    assert pd.read_csv(tmp_path / "funnel.csv", keep_default_na=False).values.tolist() == [
-        ["found", "", 20, 20], ["undecodable", "not an image", 1, 19], ["undecodable", "too small", 2, 17],
-        ["exact duplicate", "", 0, 17], ["filter", "max_text_chars", 1, 16], ["filter", "min_side", 0, 16],
-        ["near duplicate", "", 1, 15], ["dropped by curation", "", 1, 14], ["not sampled", "", 4, 10],
-        ["kept", "", 10, 10],
-    ]  # fmt: skip
-
-
-def test_missing_and_empty_sources_are_named(root):
-    with pytest.raises(LibraryError, match="memes does not exist"):
-        build(root)
-    (root / "memes").mkdir()
-    with pytest.raises(LibraryError, match="memes holds no image"):
-        build(root)
-    (root / "memes" / "a.png").write_bytes(b"text")
-    with pytest.raises(LibraryError, match=r"no meme is left of 1 files.*a\.png: not an image"):
-        build(root)
-
-
 def test_example_memes_keep_id_and_known_text(root, monkeypatch):
     columns = ["meme_id", "caption_top", "caption", "pictures", "layout", "picture_note", "gloss"]
     rows = [
@@ -379,65 +333,6 @@ def test_chinese_lines_are_read_in_order_without_a_word_on_the_screen(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "score", "kept"),
-    [
-        ("呵", 0.74, False), ("呵", 0.76, True), ("ok", 0.89, False), ("OK", 0.91, True), ("0", 0.99, False),
-        ("CCC", 0.99, False), ("COCO", 0.99, True), ("8", 0.99, False), ("88", 0.99, True),
-    ],
-)  # fmt: skip
-def test_outlines_of_a_drawing_are_no_text(text, score, kept):
-    assert library.is_text(text, score) is kept
-
-
-def test_rows_go_from_left_to_right_and_columns_from_right_to_left():
-    rows = [Line("右", 60, 8, 100, 28), Line("下", 0, 40, 90, 60), Line("左", 0, 0, 50, 20)]
-    assert [line.text for line in reading_order(rows)] == ["左", "右", "下"]
-    columns = [Line("左列", 0, 0, 20, 90), Line("右列", 50, 0, 70, 90)]
-    assert [line.text for line in reading_order(columns)] == ["右列", "左列"]
-
-
-@pytest.mark.parametrize(
-    ("folder", "stem", "note"),
-    [
-        ("鸽子", "今天也要加油", "文件夹：鸽子；文件名：今天也要加油"), ("misc", "QQ图片20171201095500", ""),
-        ("", "d41d8cd98f00b204e9800998ecf8427e", ""), ("cats", "so tired", "文件夹：cats；文件名：so tired"),
-        ("表情包", "IMG_2034", ""), ("a1b", "mmexport1513", ""),
-    ],
-)  # fmt: skip
-def test_names_that_say_something_are_told(folder, stem, note):
-    assert picture_note(folder, stem) == note
-
-
-def test_descriptions_of_a_source_are_told_and_refusals_are_not(root):
-    said = [
-        ("a.png", "一只戴墨镜的猫坐在电脑前，\n看起来很得意。"), ("b.png", "抱歉，我无法回答您这个问题。"),
-        ("c.png", "哈" * 300), ("d.png", "短"), ("a.png", "第二次说的话不算数，因为先说的先信。"),
-    ]  # fmt: skip
-    records = [{"filename": name, "content": text} for name, text in said]
-    for name in "abcd":
-        save(root / "memes" / f"{name}.png", seed=ord(name))
-    (root / "memes" / "data.json").write_text(json.dumps(records), encoding="utf-8")
-    (root / "memes" / "glm_data.json").write_text('{"another": "form"}', encoding="utf-8")
-    notes = [candidate.note for candidate in library.find_candidates(["memes"])]
-    assert notes == ["图片描述（data.json）：一只戴墨镜的猫坐在电脑前， 看起来很得意。", "", "", ""]
-
-
-def test_two_sources_with_one_path_are_named_apart(root):
-    save(root / "memes" / "a.png", seed=1)
-    save(root / "more" / "a.png", seed=2)
-    names = [candidate.name for candidate in library.find_candidates(["memes", "more", "memes"])]
-    assert names == ["memes/a.png", "more/a.png"]
-
-
-def test_phash_is_stable_under_scaling_and_tells_pictures_apart():
-    image = Image.new("RGB", (200, 200), "white")
-    ImageDraw.Draw(image).ellipse((20, 60, 120, 180), fill="black")
-    assert 0 <= phash(image) < 2**64
-    assert (phash(image) ^ phash(image.resize((90, 90)))).bit_count() <= 6
-    assert (phash(image) ^ phash(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))).bit_count() > 6
-
-
 def test_same_picture_needs_the_same_text():
     hashes = [0, 0b111111, 0b1111111, 0, 0]
     found = near_duplicate_groups(
@@ -447,12 +342,6 @@ def test_same_picture_needs_the_same_text():
     assert found.doubtful == [(0, 4), (1, 4), (3, 4)]
     # 5 and 4 differ in one bit: with no text to compare, a person decides on the contact sheet.
     assert near_duplicate_groups([5, 4, 5, 2**40 - 1], ["", " ", "", ""]) == ([[0, 2]], [(0, 1), (1, 2)])
-
-
-@given(st.text("甲乙丙ab", max_size=12), st.text("甲乙丙ab", max_size=12), st.floats(0, 1))
-def test_alike_is_symmetric_and_agrees_with_similarity(a, b, least):
-    assert alike(a, b, least) == alike(b, a, least) == (similarity(a, b) >= least)
-    assert normalise_text("ＯＫ，好！") == "ok好" and normalise_text("？ ？") == "??"
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,5 @@
 """The page of a run: what it holds, that it is inert, and what a reader does with it in a browser."""
 
-import dataclasses
 import json
 import math
 import os
@@ -15,7 +14,6 @@ import pytest
 from made_page import GATE, HOSTILE, SCORES, SENT
 from PIL import Image
 
-from memecmd_utils import grades
 from memecmd_utils import page as page_of_run
 from memecmd_utils.files import paths
 
@@ -94,17 +92,6 @@ def test_the_page_stands_alone_and_escapes_what_comes_from_outside(path: Path) -
     assert "&lt;script&gt;window.hacked" in text
 
 
-def test_answers_and_tables_follow_the_numbers(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    answers = re.findall(r'class="answer (\w+)" id="answer-(\w+)"', text)
-    assert ("no", "ablation") in answers and ("untold", "people") in answers
-    assert {"claims", "hubs", "learned", "judges"}.isdisjoint(name for _, name in answers), "no such study"
-    assert "<b>-0.020 [-0.030, -0.010]</b>" in text and 'id="table-ablation_shown"' in text
-    assert "Model-model agreement" not in text and "Learned placement" not in text
-    linked = re.findall(r'href="#(table-\w+)"', text)
-    assert linked and all(f'id="{name}"' in text for name in linked)
-
-
 def test_the_gate_s_path_by_hand() -> None:
     """theta_k = theta0 + exp(-k) after a meme (Eq. 23), on the scale of the best scores."""
     found = page_of_run.gate_path({**SCORES, 9: -math.inf}, GATE, set(SENT))
@@ -125,13 +112,6 @@ def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypat
     assert len(data["memes"]) == 3, "whatever the chats need is there"
 
 
-def test_a_run_without_dialogues_has_a_page(tmp_path) -> None:
-    nothing = {key: [] for key in ("dialogues", "placements", "candidates", "ratings", "consistency")}
-    found = dataclasses.replace(made_page.records(), truth=grades.NONE, **nothing)
-    text = made_page.write(tmp_path, found).read_text(encoding="utf-8")
-    assert 'id="browser"' not in text and 'id="library"' in text
-
-
 # --- In a browser
 
 
@@ -147,33 +127,6 @@ def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
     all_of(driver, ".turn")[2].click()
     assert "not among the best 2" in one(driver, "#turn").text
     assert one(driver, "#said").text.startswith("Turn 3: score 0.200 ≤ threshold 0.868")
-
-
-def test_a_turn_shows_what_the_retrieval_saw_and_found(driver) -> None:
-    text = one(driver, "#turn").text
-    assert "A is 阿橙 (right in the chat), B is </script>" in text
-    assert "两人商量周末安排" in text and "1 of 2 markers" in text
-    assert "Mean grade of 2 graders (0-2; a model's, not people's): 1.5" in text
-    assert "Judge judge one (0-100): 61.0" in text and "text:x (0-100): 70.5" in text
-    found = all_of(driver, ".found li")
-    assert len(found) == 2 and "placed here" in found[0].text and "placed here" not in found[1].text
-    numbers = [cell.text for cell in found[0].find_elements("css selector", ".parts dd")]
-    assert numbers == ["0.100", "−0.100", "0.050", "0.000", "0.100"]
-    all_of(driver, ".turn")[4].click()
-    assert picked(driver) == ["5"] and "not scored" in one(driver, "#turn").text
-    all_of(driver, ".turn")[0].click()
-    assert "no meme is looked for" in one(driver, "#said").text
-
-
-def test_english_comes_on_demand_and_its_absence_is_said(driver) -> None:
-    assert "The third thing" not in all_of(driver, ".turn")[2].text
-    one(driver, "#english").click()
-    assert "The third thing" in all_of(driver, ".turn")[2].text
-    assert "the data hold no English" in all_of(driver, ".turn")[0].text
-    assert "Eat" in all_of(driver, ".turn")[1].text  # the gloss of a meme
-    assert one(driver, "#title-gloss").text == "A title"
-    assert "no English for this summary" in one(driver, "#turn").text
-    assert driver.current_url.endswith("&e=1")
 
 
 def test_a_view_can_be_linked(driver, path) -> None:
@@ -227,35 +180,6 @@ def test_hostile_texts_are_shown_as_they_are_and_a_script_would_not_run(driver) 
     assert driver.execute_async_script("setTimeout(() => arguments[0](window.hacked), 50)") is None
     refused = browser.errors(driver)  # taken out, so that the fixture finds no other
     assert refused and all("Content Security Policy" in message for message in refused)
-
-
-def test_links_open_what_is_folded_and_the_library_can_be_searched(driver, path) -> None:
-    assert not one(driver, "#table-ablation_shown").is_displayed()
-    one(driver, "#answer-ablation a").click()
-    assert one(driver, "#table-ablation_shown").is_displayed()
-    assert [e.is_displayed() for e in all_of(driver, "figure .scroll img")] == [True, False], (
-        "a tall one folds"
-    )
-    one(driver, "#filter").send_keys("字m3")
-    assert [card.is_displayed() for card in all_of(driver, ".card")] == [False, False, True]
-    assert one(driver, "#filter-count").text == "1 of 3 memes"
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(driver, path) -> None:
-    assert browser.on_a_phone(driver, path.as_uri()) == 0 and browser.asked_elsewhere(driver) == []
-    chat, side = one(driver, "#chat").rect, one(driver, ".side").rect
-    assert side["y"] >= chat["y"] + chat["height"] - 1  # the picture stands below the chat
-    small = [b for b in all_of(driver, ".plain, .choice, .turn, select") if 0 < b.rect["height"] < 36]
-    assert small == []  # a thumb needs room
-
-
-def test_without_scripts_the_answers_and_the_library_are_there(path) -> None:
-    with browser.open_browser(600, 500, scripts=False) as driver:
-        driver.get(path.as_uri())
-        assert (
-            not one(driver, "#browser").is_displayed() and "needs JavaScript" in one(driver, "noscript").text
-        )
-        assert one(driver, ".answer").is_displayed() and one(driver, ".card img").is_displayed()
 
 
 # --- The example's page

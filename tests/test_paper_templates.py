@@ -80,7 +80,7 @@ class World(NamedTuple):
         }  # fmt: skip
         settings = f"cm50='{json.dumps(cm50)}' mtrclip='{json.dumps(mtrclip)}' mode={mode}"
         environment = {"PROFILE": PROFILE, "SET": settings, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        environment["TORCH_HOME"] = str(self.project / "models" / "torch")
+        environment["TORCH_HOME"] = str(self.project.parent / ("torch" if mode == "auto" else "empty"))
         done = command(self.project, "reproduce", "--templates", **environment)
         assert done["status"] == 0, (done["stdout"][-3000:], done["stderr"][-6000:])
         report = max((self.project / "reports").glob(f"{PROFILE}*"), key=lambda path: path.stat().st_mtime_ns)
@@ -93,7 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     base = tmp_path_factory.mktemp("templates")
     project = whole_pipeline.copy_project(base / "project")
     models = template_world.models(project / "models")
-    tiny_metrics.alexnet(project / "models" / "torch")
+    tiny_metrics.alexnet(base / "torch")
     return World(project, template_world.data_sets(base), models)
 
 

@@ -11,23 +11,14 @@ import browser
 import numpy as np
 import pytest
 from made_ratings import MEMES, NASTY, QUALITY, answers, dialogues, form, placements, write_answers
-from made_up import consistency, meme_files, placement, profile, rating
+from made_up import meme_files, profile
 
-from memecmd_utils import files, people, runs, schemas
+from memecmd_utils import files, people, runs
 from memecmd_utils.files import paths
 from memecmd_utils.people import TABLES, Answers, FormError
 from memecmd_utils.schemas import DIMENSIONS
 
 # --- which items
-
-
-def test_the_seed_decides_and_nothing_else() -> None:
-    one, key = form()
-    assert (one, key) == form()
-    other, _ = form(seed=6)
-    assert other.form != one.form and [i.item for i in other.items] != [i.item for i in one.items]
-    again, _ = people.choose(placements(dialogues())[::-1], dialogues(), n_items=24, seed=5)
-    assert again == one, "the order of the placements is no choice"
 
 
 def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
@@ -45,15 +36,6 @@ def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
         texts = [text for _, _, text in item.lines if text]
         assert texts == [turn.text for turn in of[row.dialogue_id].turns[max(0, row.turn - 8) : row.turn]]
         assert [i for i, line in enumerate(item.lines) if not line[2]] == [len(item.lines) - 2], "before u_t"
-
-
-def test_a_meme_that_two_strategies_share_is_shown_once_and_counts_for_both() -> None:
-    of = dialogues(1)
-    shared = [placement(4, "m1", dialogue_id="made-0", strategy=name) for name in ("greedy", "sampling")]
-    made, key = people.choose(shared, of, n_items=1, seed=1)
-    assert len(made.items) == 1 and [row.strategy for row in key] == ["greedy", "sampling"]
-    with pytest.raises(FormError, match="nothing to rate"):
-        people.choose([], of, seed=1)
 
 
 # --- the page
@@ -161,18 +143,6 @@ def test_where_a_person_answered_made_up_answers_do_not_count(rated, file, tmp_p
     assert text.startswith("1 person(s) gave 1 answers. 24 made-up answers are left out.")
 
 
-def test_the_latest_of_doubled_answers_counts(rated, file, tmp_path) -> None:
-    key, given = rated
-    later = given[0].model_copy(update={"humor_effect": 1.0, "at": given[0].at.replace(year=2027)})
-    earlier = given[1].model_copy(update={"humor_effect": 2.0, "at": given[1].at.replace(year=2020)})
-    for name in ("again.csv", "zz.csv"):  # read before the others, or after them
-        again = write_answers(tmp_path / name, [later, earlier])
-        found = people.collect(tmp_path, key)
-        assert len(found.answers) == len(given)
-        assert later in found.answers and given[1] in found.answers and earlier not in found.answers
-        again.unlink()
-
-
 @pytest.mark.parametrize(
     ("column", "cell"),
     [
@@ -184,16 +154,6 @@ def test_a_bad_row_is_refused_with_its_line(rated, file, tmp_path, column, cell)
     change(file, 3, **{column: cell})
     with pytest.raises(FormError, match=rf"(?s)made_up\.csv line 3: .*{column}.*correct the row"):
         people.collect(tmp_path, rated[0])
-
-
-def test_another_forms_file_is_named_and_an_unknown_item_refused(rated, file, tmp_path) -> None:
-    key, given = rated
-    write_answers(tmp_path / "other.csv", answers(form(n_items=3, seed=99)[1]))
-    found = people.collect(tmp_path, key)
-    assert found.answers == given and found.left_out == ("other.csv",)
-    change(file, 3, item="0000000000")
-    with pytest.raises(FormError, match="there is no item 0000000000"):
-        people.collect(tmp_path, key)
 
 
 # --- what they say
@@ -235,24 +195,6 @@ def test_correlation_with_judges(key) -> None:
     assert table.spearman["same order"] == pytest.approx(1) and table["items"]["same order"] == 60
     assert table.spearman["against"] == pytest.approx(-1) and table["items"]["against"] == 30
     assert math.isnan(table.spearman["elsewhere"]) and table["items"]["elsewhere"] == 0
-
-
-def test_scores_of_judges_are_joined_by_place() -> None:
-    ratings = [
-        rating(2, 60.0),
-        rating(2, 40.0, strategy="sampling"),
-        rating(3, None),
-        rating(4, 9.0, judge="two"),
-    ]
-    grades = [
-        schemas.Grade(source="x", dialogue_id="news-made-1", turn=2, meme_id="m1", grader=g, grade=n)
-        for g, n in (("a", 2), ("b", 1))
-    ]
-    scored = [consistency(2, 70.0), consistency(2, 1.0, text="shuffled")]
-    found = people.scores_of_judges(ratings, scored, grades)
-    here = ("news-made-1", 2, "m1")
-    assert found["judge one"] == {here: 50.0} and found["two"] == {("news-made-1", 4, "m1"): 9.0}
-    assert found["consistency text:x"] == {here: 70.0} and found["mean grade"] == {here: 1.5}
 
 
 def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypatch) -> None:

@@ -18,9 +18,7 @@ from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Samplin
 from memecmd_utils.recordings import (
     RecordedVectors,
     RecordingError,
-    RecordingMiss,
     Recordings,
-    TextCache,
     key_of,
     read_file,
     read_vectors,
@@ -152,13 +150,6 @@ def test_the_later_answer_counts_and_a_refusal_takes_no_answers_place(tmp_path: 
     assert store.get(key) == Recordings("s", both).get(key) == newer and len(list(read_file(mine))) == 2
 
 
-def test_reading_only_refuses_to_write(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="reading only"):
-        Recordings("s", [tmp_path]).put(form(), GOOD)
-    with Recordings("s", [tmp_path]).writing():
-        assert not (tmp_path / "s").exists()
-
-
 def test_a_miss_names_the_fields_that_differ_and_where_texts_part(tmp_path: Path) -> None:
     near = form(LONG + "甲", sampling={"temperature": 0.9})
     write(tmp_path, (form("全不一样", seed=2), GOOD), (near, GOOD), (form("x", task="other"), GOOD))
@@ -186,15 +177,6 @@ def test_any_unicode_goes_in_and_comes_back_also_from_a_tracked_file(tmp_path_fa
     once = target.read_bytes()
     write_file(target, reversed(list(last.values())))
     assert target.read_bytes() == once, "the order of recording does not show"
-
-
-def test_a_text_cache_notes_its_keys(tmp_path: Path) -> None:
-    cache = TextCache(opened(tmp_path), "ocr")
-    assert cache.get("k") is None and not cache.used_keys
-    cache.put("k", "文字")
-    again = TextCache(opened(tmp_path), "ocr")
-    assert again.get("k") == "文字" and again.get("other") is None
-    assert again.used_keys == cache.used_keys and len(cache.used_keys) == 1
 
 
 # --- keys --------------------------------------------------------------------------------------------
@@ -311,14 +293,6 @@ def test_a_hard_kill_loses_one_batch(tmp_path, monkeypatch) -> None:
     encoder = Encoder()
     rows(tmp_path, list("abcdef"), encoder)
     assert encoder.parts == [["e", "f"]]
-
-
-def test_a_missing_vector_says_of_what_and_how_to_go_on(tmp_path) -> None:
-    rows(tmp_path, ["a"], Encoder())
-    with pytest.raises(RecordingMiss, match=r"1 of 2 pictures .*org/one@1 .*'b'.*mode=auto"):
-        rows(tmp_path, ["a", "b"], Encoder(), "recorded", kind="pictures")
-    with pytest.raises(ValueError, match="0 usable vectors for 1 texts"):
-        rows(tmp_path, ["c"], lambda part: np.empty((0, 2)))
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"", lambda data: b"no zip"])

@@ -110,14 +110,6 @@ def test_memes_that_float32_cannot_order_are_ordered_exactly() -> None:
     assert (np.argsort(-rough, axis=1)[:, :3] != got.memes).any()  # a float32 ranking errs here
 
 
-def test_how_turns_are_batched_changes_nothing(monkeypatch) -> None:
-    index, queries = make(np.random.default_rng(3), near=1e-7)
-    whole = retrieval.top_k(index, queries, WEIGHTS, 3)
-    monkeypatch.setattr(retrieval, "TURNS_AT_ONCE", 5)
-    for part, other in zip(whole, retrieval.top_k(index, queries, WEIGHTS, 3), strict=True):
-        assert np.array_equal(part, other)
-
-
 def test_centring_by_hand() -> None:
     """Rows (1, 0), (0, 1): mean (.5, .5), gaps (.5, -.5) and (-.5, .5), of length sqrt(.5)."""
     rows = np.eye(2, dtype=np.float32)
@@ -126,13 +118,6 @@ def test_centring_by_hand() -> None:
     assert np.array_equal(retrieval.centre(rows[:1]), rows[:1])  # one alone has no spread
     assert not retrieval.centre(np.repeat(rows[:1], 5000, axis=0)).any()  # equal rows have no direction
     assert not retrieval.centre(rows, rows[0])[0].any()
-
-
-def test_an_index_of_another_shape_is_refused() -> None:
-    block = np.eye(2, dtype=np.float32)
-    for ids, blocks in ((["a", "b"], [block] * 3), (["a"], [block] * 4), (["a", "a"], [block] * 4)):
-        with pytest.raises(ValueError, match=r"matrices|unique"):
-            retrieval.build_index(ids, blocks)
 
 
 def test_order_ties_by_id_and_the_last_digit_does_not_matter() -> None:
@@ -429,26 +414,6 @@ def test_unscored_annotations_and_summaries_are_left_out_but_their_turns_count()
         score([mute])
 
 
-def test_candidates_are_the_top_k_with_their_parts() -> None:
-    scored, index, profile = score()
-    found = retrieval.candidates(scored, index, "made up")
-    assert len(found) == 3 * sum(len(item.turns) for item in scored)
-    for c in found[:9]:
-        parts = np.array([c.alpha, c.delta, c.beta, c.gamma])
-        assert c.score == pytest.approx(parts @ profile.retrieval.weights, abs=1e-8)
-
-
-def test_all_scores_of_a_small_run_and_a_seeded_sample_of_a_large_one() -> None:
-    scored, index, profile = score()
-    every = retrieval.sample_scores(scored, index, profile)
-    assert len(every) == 6 * 17 * N_MEMES
-    some = retrieval.sample_scores(scored, index, profile, limit=50)
-    assert len(some) == 50 and all(np.abs(every - value).min() < 1e-6 for value in some)
-    assert set(retrieval.scores_by_kind(scored, index, profile)) == {
-        "news scores", "news top1", "role scores", "role top1",
-    }  # fmt: skip
-
-
 # --- A library on disk
 
 
@@ -469,6 +434,8 @@ def test_a_library_on_disk_ranks_as_in_memory_and_is_made_once(tmp_path, monkeyp
     ours, theirs = (retrieval.top_k(index, queries, WEIGHTS, 3) for index in (large, small))
     same = (ours.memes[:, :, None] == theirs.memes[:, None, :]).any(axis=1)
     assert same.mean() > 0.6  # approximate in which memes are found, exact in their scores
+    fewer = retrieval.tuned(large, queries, WEIGHTS, 3)
+    assert (retrieval.top_k(fewer, queries, WEIGHTS, 1).memes == theirs.memes[:, :1]).mean() > 0.9
     for row, memes in enumerate(ours.memes[:5]):
         parts = retrieval.pair_components(small, queries[row : row + 1], memes[None])[0]
         assert np.allclose(ours.components[row], parts, atol=5e-3)

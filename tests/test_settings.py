@@ -133,26 +133,6 @@ def test_settings_are_split_like_a_shell_line(text: str, values: dict) -> None:
     assert parse_settings(text) == values
 
 
-@pytest.mark.parametrize("text", ["n_news", "=3", "a='", "a=[1"])
-def test_settings_that_cannot_be_split(text: str) -> None:
-    with pytest.raises(ProfileError, match="SET"):
-        parse_settings(text)
-
-
-def test_names_of_settings() -> None:
-    changed = load_profile(
-        "openai", parse_settings("theta0=0.3 generator.model=x tune=true filters.min_side=9")
-    )
-    assert changed.retrieval.theta0 == 0.3 and changed.mtrclip.tune and changed.library.filters.min_side == 9
-    generator = changed.models.endpoints.generator
-    assert generator.model == "x" and generator.vision, "the rest of the endpoint stays"
-    with pytest.raises(ProfileError, match=r"endpoints\.generator\.model or .*mtrclip\.model: name one"):
-        load_profile("openai", {"model": "x"})
-    assert load_profile("example", {"strategies": "random"}).retrieval.strategies == ["random"]
-    replaced = changed.replace(weights=[1, 0, 0, 0])
-    assert replaced.retrieval.weights == (1, 0, 0, 0) and replaced.retrieval.theta0 == 0.3
-
-
 def test_a_run_is_plain_until_a_setting_differs_from_the_file() -> None:
     assert named("") == named("n_turns=18") == "example"
     assert re.fullmatch(r"example-[0-9a-f]{8}", named("n_turns=6"))

@@ -332,19 +332,3 @@ def test_alpha_of_full_agreement_of_chance_and_where_it_is_not_defined() -> None
 
 
 # --- in words
-
-
-@pytest.mark.parametrize(
-    ("estimate", "words"),
-    [
-        (statistics.Estimate(0.0124, 0.0034, 0.0214, 9), "+0.012 [+0.003, +0.021]"),
-        (statistics.Estimate(0.5, np.nan, np.nan, 3), "+0.500"),
-        (statistics.EMPTY, "–"),
-    ],
-)
-def test_an_interval_is_printed_in_one_form(estimate, words) -> None:
-    row = estimate.columns("gain")
-    assert list(row) == statistics.with_ends("gain")
-    assert statistics.format_interval(row, "gain", 3, "+") == words
-    assert statistics.format_interval(estimate.row(), digits=3, sign="+") == words
-    assert statistics.direction(estimate.low, estimate.high) == (1 if words.endswith("]") else 0)

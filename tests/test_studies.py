@@ -69,20 +69,6 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     assert joined["difference high"] < 0 < joined["optimism low"]
 
 
-def test_without_grades_tables_are_empty_or_say_nothing_of_fit() -> None:
-    data = made_turns.world(graded=False)
-    assert studies.leave_one_out(data).empty
-    assert all(table.empty for table in studies.fit_weights(data))
-    assert studies.compare_sources(data, {})[0].empty
-    forms, _ = studies.threshold_tables(data)
-    assert forms["mean grade"].isna().all() and forms["rate"].notna().all()
-    by_k = studies.choice_table(data)
-    assert by_k["mean grade"].isna().all() and by_k["entropy"].notna().all()
-    curve = studies.specifications(data)
-    assert set(curve["claim"]) == {1, 2, 3, 4, 5, 7} and "fitted" not in set(curve["weights"])
-    assert studies.hubness_study(data)[0]["nDCG@5"].isna().all()
-
-
 # --- the gate
 
 
@@ -243,16 +229,6 @@ def test_hubs_are_those_of_the_other_half() -> None:
 
     # In half a meme 3 is always the best, in half b meme 7: neither is a hub of the other half.
     assert shares(np.where(data.half == "a", 3, 7)) == 0 and shares(np.full(40, 7)) == 1
-
-
-@pytest.mark.parametrize(("dialogues", "memes"), [(1, 12), (8, 3)])
-def test_it_works_with_little(dialogues: int, memes: int) -> None:
-    data = made_turns.world(dialogues=dialogues, memes=memes)
-    cures, _, _ = studies.hubness_study(data)
-    assert cures["repeats"].notna().all() and cures["nDCG@5"].notna().all()
-    assert cures["repeats low"].isna().all() == (dialogues < 5)
-    studies.specifications(data)
-    studies.choice_table(data)
 
 
 # --- sources of the summary
@@ -493,14 +469,3 @@ def test_shares_by_hand_and_what_matters_most() -> None:
     first = table.iloc[0]
     assert (first["choice"], first["best value"], first["worst value"]) == ("embedder", "one", "other")
     assert first["sign"] == pytest.approx(2 / 3) and first["told"] == pytest.approx(1 / 4)
-
-
-@pytest.mark.parametrize("claim", [1, 4, 6])
-def test_a_claim_has_a_curve_above_its_choices(curve, claim) -> None:
-    fig = studies.specification_figure(curve, claim)
-    told = curve[(curve["claim"] == claim) & curve["state"].isin(specification_curve.STATES[:4])]
-    assert specification_curve.CLAIMS[claim] in fig.get_suptitle()
-    curves = fig.axes[: len(fig.axes) // 2]
-    lines = [axes.get_lines()[-2].get_ydata() for axes in curves]
-    assert len(curves) == (2 if claim == 1 else 1) and sum(map(len, lines)) == len(told)
-    assert all((np.diff(line) >= 0).all() for line in lines)

@@ -2,17 +2,16 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import lesson_shape
 import pandas as pd
 import pytest
-from fault_server import Answer, FaultServer, chat_reply
-from made_templates import FIVE, STEPS, TEMPLATES, memecap_row, record, world, write_cm50, write_source
-from PIL import Image
+import template_world
+from fault_server import FaultServer
 from stage_run import command
+from template_world import CAPS, HELD_OUT, MEMES, UNPOPULAR
 
 from memecmd_utils import files, release
 from memecmd_utils.files import paths
@@ -28,49 +27,18 @@ TABLES = {
 }  # fmt: skip
 OF_RECORDS = {"template_filter", "template_sizes", "template_rules", "template_edges"}
 AUTHOR = "nobody-in-particular"
-
-
-@dataclass
-class Made:
-    """Made-up data sets and what the rule should keep of them."""
-
-    folder: Path
-    kept: list[str]
-    published: list[str]
-
-    def settings(self, *names: str) -> str:
-        """`SET` for the data sets named."""
-        at = {"imgflip": "checkout", "published": "cm50", "memecap": "memecap", "figmemes": "figmemes"}
-        given = [f"{name}={self.folder / at[name]}" for name in names]
-        return " ".join([*given, "min_memes=20", f"images={self.folder / 'pictures'}"])
+N = 6 * MEMES
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """ImgFlip575K of six templates, CM50 as released, MemeCap, splits of FigMemes, and a few pictures."""
-    folder, records = tmp_path_factory.mktemp("made"), world()
-    fits = [
-        (template, raw)
-        for template, rows in records.items()
-        for raw in rows
-        if int(raw["metadata"]["img-votes"]) >= 6 and raw["metadata"]["title"] != template.replace("-", " ")
-    ]
-    published = [pair for name in TEMPLATES for pair in [p for p in fits if p[0] == name][-6:]]
-    # One template of CM50 has no record in this copy of ImgFlip575K.
-    absent = [("Cold-Soup", record("Cold-Soup", number)) for number in range(3)]
-    write_source(folder, records)
-    for number, path in enumerate(sorted(write_cm50(folder, [*published, *absent]).rglob("*.jpg"))):
-        Image.new("RGB", (60, 40), (30 * number, 90, 60)).save(path)
-    for name in ("memecap", "figmemes", "pictures"):
-        (folder / name).mkdir()
-    rows = json.dumps([memecap_row("a1"), memecap_row("b2")])
-    (folder / "memecap" / "memes-test.json").write_text(rows, encoding="utf-8")
-    (folder / "figmemes" / "standard_split.tsv").write_text("img_name\tsplit\n1.png\ttrain\n")
-    names = [raw["url"].rpartition("/")[2] for _, raw in published[:3]]
-    for name in (*names, "memes_a1.png"):
-        Image.new("RGB", (50, 50), (10, 40, 90)).save(folder / "pictures" / name)
-    ids = [[raw["url"].rpartition("/")[2].removesuffix(".jpg") for _, raw in p] for p in (fits, published)]
-    return Made(folder, *ids)
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return template_world.data_sets(tmp_path_factory.mktemp("made"))
+
+
+def settings(made: dict[str, str], *names: str) -> str:
+    """`SET` for the data sets named."""
+    given = " ".join(f"{name}={made[name]}" for name in names)
+    return f"{given} images={made['images']} min_memes={MEMES} validation_share={HELD_OUT / MEMES}"
 
 
 @pytest.fixture
@@ -135,18 +103,15 @@ def test_with_nothing_given_both_teach_on_made_up_memes(checkout: Path) -> None:
     assert "nothing to do" in command(checkout, "reproduce", "--templates", MEMECMD_OFFLINE="1").stdout
 
 
-def test_all_data_sets(checkout: Path, made: Made, tmp_path: Path) -> None:
-    done = templates(checkout, made.settings("imgflip", "published", "memecap", "figmemes"))
+def test_all_data_sets(checkout: Path, made: dict[str, str], tmp_path: Path) -> None:
+    done = templates(checkout, settings(made, "imgflip", "published", "memecap", "figmemes"))
     kept = files.read_parquet(done.data / "templates.parquet", TemplateMeme)
-    assert sorted(meme.meme_id for meme in kept) == sorted(made.kept)
-    parts = {meme.meme_id: meme.split for meme in kept}
-    assert {parts[name] for name in made.published} == {"validation"} and "train" in parts.values()
-    steps, sizes = done.table("template_filter"), done.table("template_sizes").set_index("template")
-    assert steps["records"].tolist()[-1] == len(kept) and "1 places held" in steps["step"].tolist()[-1]
-    assert pd.isna(sizes.loc["Cold-Soup", "kept"]) and sizes["sample"].sum() == 39
+    assert len(kept) == N and not {m.meme_id[-2:] for m in kept} & {str(MEMES + n) for n in range(UNPOPULAR)}
+    assert sum(meme.split == "validation" for meme in kept) == N * HELD_OUT // MEMES
+    steps = done.table("template_filter")
+    assert steps["records"].tolist()[-1] == N and steps["step"].tolist()[-1] == "top 50 templates"
     memes, readings = done.memes(), done.readings()
-    assert len(memes) == len(made.kept) + 3 and len({meme.meme_id for meme in memes}) == len(memes)
-    assert len(readings) == 39 and {r.source for r in readings} == {"gpt-4o@cm50"}
+    assert len(memes) == len(readings) == N and {r.source for r in readings} == {"gpt-4o@cm50"}
     assert done.tables() == TABLES
     drawn = {path.stem for path in (done.report / "figures").glob("*.png")}
     assert drawn == {"cm50_sizes", "cm50_statistics", "learning_rate"}
@@ -154,54 +119,39 @@ def test_all_data_sets(checkout: Path, made: Made, tmp_path: Path) -> None:
     assert two["value"].isna().all() and two["note"].str.startswith("not computed here: ").all()
     assert set(ten["BLEURT"].dropna()) == {"not computed here"} and ten["memes"].sum() == 0
     first, second = map(done.texts, NOTEBOOKS)
-    assert "1 memes with a picture, 1 without" in first and "are annotated by a model" in first
+    assert f"{CAPS} memes with a picture, 1 without" in first and "a model annotates template memes" in first
     assert "mtrclip.tune is off" in second
     copy = tmp_path / "copy"
     shutil.copytree(done.data / "release_templates", copy)
-    assert release.check_release(copy) == {"templates": 7, "template_memes": len(memes), "readings": 39}
+    assert release.check_release(copy) == {"templates": 6, "template_memes": N, "readings": N}
     written = [path for folder in (done.data, done.report) for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 40 and not [path for path in written if AUTHOR.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize("given", ["imgflip", "published"])
-def test_one_data_set_alone(checkout: Path, made: Made, given: str) -> None:
-    done = templates(checkout, made.settings(given))
+def test_one_data_set_alone(checkout: Path, made: dict[str, str], given: str) -> None:
+    done = templates(checkout, settings(made, given))
     other = "CM50" if given == "imgflip" else "ImgFlip575K"
-    assert f"({other}" in done.texts(NOTEBOOKS[0])
+    assert f"({other}" in done.texts(NOTEBOOKS[0]) and len(done.memes()) == N
     if given == "imgflip":
-        assert sorted(meme.meme_id for meme in done.memes()) == sorted(made.kept) and done.readings() == []
         assert TABLES - done.tables() == {"template_rules", "template_edges", "cm50_lengths"}
     else:
-        assert len(done.memes()) == len(done.readings()) == 39
-        assert TABLES - done.tables() == OF_RECORDS and not (done.data / "templates.parquet").exists()
+        assert len(done.readings()) == N and not (done.data / "templates.parquet").exists()
+        assert TABLES - done.tables() == OF_RECORDS
 
 
-@pytest.fixture
-def endpoint() -> Iterator[FaultServer]:
-    """A simulated endpoint that annotates every meme alike."""
-    forms = {"FiveTasksReply": FIVE, "ThreeStep12Reply": STEPS}
-
-    def reply(body: dict) -> Answer:
-        return Answer(chat_reply(json.dumps(forms[body["response_format"]["json_schema"]["name"]])))
-
-    with FaultServer(reply).running() as server:
-        yield server
-
-
-def test_annotation_by_an_endpoint_is_recorded_and_replayed(
-    checkout: Path, made: Made, endpoint: FaultServer
-) -> None:
-    key = "sk-made-up-0123456789abcdef"
-    generator = f"{{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY}}"
-    base = f"{made.settings('imgflip', 'published')} llm=openai cm50.annotation.sample=6 "
-    base += f'models.endpoints.generator="{generator}"'
-    live = templates(checkout, f"{base} mode=auto", MY_KEY=key)
-    own = [r for r in live.readings() if r.source.startswith("model sim")]
-    assert len(own) == 6 and {r.meme_caption for r in own} == {FIVE["meaning of the meme"]}
-    assert {tuple(r.literary_devices) for r in own} == {("irony",)}, "what was not refuted"
-    assert all(r.prompt == "gpt4o+three_step_12 (text only)" and not r.unscored for r in own)
-    assert len(endpoint.bodies) == 12 and all(AUTHOR not in json.dumps(body) for body in endpoint.bodies)
-    assert not [p for p in live.data.rglob("*") if p.is_file() and key.encode() in p.read_bytes()]
-    replayed = templates(checkout, f"{base} mode=recorded")
-    assert replayed.data != live.data and len(endpoint.bodies) == 12, "nothing is asked twice"
-    assert replayed.readings() == live.readings()
+def test_annotation_by_an_endpoint_is_recorded_and_replayed(checkout: Path, made: dict[str, str]) -> None:
+    key, ours = "sk-made-up-0123456789abcdef", settings(made, "imgflip", "published")
+    with FaultServer(template_world.annotator).running() as endpoint:
+        generator = f"{{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY}}"
+        base = f'{ours} llm=openai cm50.annotation.sample=6 models.endpoints.generator="{generator}"'
+        live = templates(checkout, f"{base} mode=auto", MY_KEY=key)
+        own = [r for r in live.readings() if r.source.startswith("model sim")]
+        assert len(own) == 6 and {r.meme_caption for r in own} == {template_world.MEANING}
+        assert {tuple(r.literary_devices) for r in own} == {("irony",)}, "what was not refuted"
+        assert all(r.prompt == "gpt4o+three_step_12 (text only)" and not r.unscored for r in own)
+        assert len(endpoint.bodies) == 12 and all(AUTHOR not in json.dumps(b) for b in endpoint.bodies)
+        assert not [p for p in live.data.rglob("*") if p.is_file() and key.encode() in p.read_bytes()]
+        replayed = templates(checkout, f"{base} mode=recorded")
+        assert replayed.data != live.data and len(endpoint.bodies) == 12, "nothing is asked twice"
+        assert replayed.readings() == live.readings()

@@ -87,9 +87,7 @@ class Library:
         if len(summaries) < 2:
             return None
         texts = {field: [getattr(s, field) for s in summaries] for field in QUERY_FIELDS}
-        return {
-            field: self.encode(of_field, "query").mean(axis=0) for field, of_field in texts.items()
-        }
+        return {field: self.encode(of_field, "query").mean(axis=0) for field, of_field in texts.items()}
 
     def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
         """Queries [n, 3, dim], centred by `query_means`: none depends on the others."""

@@ -4,7 +4,7 @@
 It knows nothing of the first paper's stages.
 """
 
-from memecmd_utils.fetch import may_fetch, source_states, source_table
+from memecmd_utils.fetch import source_states, source_table
 from memecmd_utils.llm.budget import estimate_text
 from memecmd_utils.template_memes.annotation import (
     estimate_readings,
@@ -46,16 +46,13 @@ from memecmd_utils.template_memes.recall import (
     paper_table,
     printed_table,
     rank_all,
-    recall_figure,
     tune,
     tuning_changes,
 )
 from memecmd_utils.template_memes.tables import (
     embedded_text_table,
-    lengths_table,
     quality_tables,
     text_lengths,
-    text_lengths_figure,
     votes,
 )
 from memecmd_utils.template_memes.tuning import learning_rates

@@ -5,7 +5,6 @@ the second names literary devices by the three-step prompt, whose labels have to
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,23 +26,13 @@ from memecmd_utils.template_memes import data_sets, prompts
 from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet
 from memecmd_utils.template_memes.prompts import PromptSpec, ThreeStepReply
 
-STAGE = "template_annotation"
-"""Folder of the recordings."""
-TEXT_ONLY = " (text only)"
-"""End of `MemeReading.prompt` where the model did not see the picture."""
-NOBODY = (
-    "not computed here: template memes are annotated by a model. Give one, with PROFILE=openai and a key or "
-    "PROFILE=local after `make local-llm`, or a profile whose recordings hold its answers."
-)
-TOKENS_PER_CHARACTER = 0.25
-"""Of English text; the profile's own figure is for Chinese."""
+STAGE = "template_annotation"  # folder of the recordings
+TEXT_ONLY = " (text only)"  # end of `MemeReading.prompt` where the model did not see the picture
+TOKENS_PER_CHARACTER = 0.25  # of English text; the profile's own figure is for Chinese
 REPLY_TOKENS = {"five tasks": 220, "literary devices": 60}
-TOKENS_PER_COMPARISON = 30
-"""Of one label held against a meme: its name, a reason in a few words, yes or no."""
-LOOKED_AT = 200
-"""Memes whose prompts are rendered for the mean length."""
-DRAWN = 11
-"""The paper tried prompts on 11 memes of FigMemes that it does not name; ours are drawn by seed."""
+TOKENS_PER_COMPARISON = 30  # of one label held against a meme: its name, a reason in a few words, yes or no
+LOOKED_AT = 200  # memes whose prompts are rendered for the mean length
+DRAWN = 11  # the paper tried prompts on 11 memes of FigMemes that it does not name; ours are drawn by seed
 UNKNOWN = "unknown"
 """Template of a meme that was matched with none; no template has this name, so it has no context."""
 
@@ -170,7 +159,7 @@ def read_memes(
     model (`llm: authored`) it says what to give, and returns no readings.
     """
     if run.profile.models.llm == "authored":
-        print(NOBODY)
+        print("not computed here: a model annotates template memes, give one with PROFILE=openai or local")
         return []
     if specs is None:
         specs, memes = passes(run.profile.cm50.annotation), sampled_memes(run, memes, folder)
@@ -185,22 +174,23 @@ def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
     Columns: `what`, `label`, `readings`, and `share` of the readings that are scored. Devices that are in no
     list of the paper are named "other: ...". Unscored readings have a row of their own, without a share.
     """
-    readings = list(readings)
-    scored = [reading for reading in readings if not reading.unscored]
-    counts: dict[str, Counter[str]] = {"device": Counter(), "FigMemes label": Counter(), "emotion": Counter()}
-    for reading in scored:
-        known, other = prompts.normalise(reading.literary_devices)
-        counts["device"].update([*known, *(f"other: {w}" for w in other)] or [prompts.NONE])
-        counts["FigMemes label"].update(prompts.to_figmemes(known) or [prompts.NONE])
-        counts["emotion"].update([reading.emotion] if reading.emotion else [])
-    rows = [
-        (what, label, n, n / len(scored))
-        for what, counted in counts.items()
-        for label, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    ]
-    if unscored := len(readings) - len(scored):
-        rows.append(("unscored", "", unscored, float("nan")))
-    return pd.DataFrame(rows, columns=["what", "label", "readings", "share"])
+    said, scored = [], 0
+    for reading in readings:
+        if reading.unscored:
+            said.append(("unscored", ""))
+            continue
+        scored += 1
+        labels = set(map(prompts.word, reading.literary_devices)) - {prompts.NONE}
+        named = {label if label in prompts.TABLE_12 else f"other: {label}" for label in labels}
+        said += [("device", label) for label in named or {prompts.NONE}]
+        said += [("FigMemes label", label) for label in prompts.to_figmemes(labels) or [prompts.NONE]]
+        said += [("emotion", reading.emotion)] * bool(reading.emotion)
+    counts = pd.DataFrame(said, columns=["what", "label"]).value_counts().rename("readings").reset_index()
+    order = ["device", "FigMemes label", "emotion", "unscored"]
+    counts["share"] = (counts["readings"] / max(scored, 1)).where(counts["what"] != "unscored")
+    return counts.sort_values(
+        "what", key=lambda what: what.map(order.index), kind="stable", ignore_index=True
+    )
 
 
 def estimate_readings(

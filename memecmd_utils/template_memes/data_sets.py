@@ -31,7 +31,6 @@ COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "
 """Columns of the table of ImgFlip575K's records; `position` counts from 0 within the template's file."""
 IMGFLIP, CM50, READER = "ImgFlip575K", "CM50", "gpt-4o@cm50"
 """`source` of memes of either data set, and of the readings that CM50 published."""
-ABOUT = "50_template_info.json"
 PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
 """Between two pictures that are fetched, of one, and failures in a row that end the turn of a run."""
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
@@ -75,19 +74,19 @@ class Said(BaseModel):
 
 
 class OtherMeme(BaseModel):
-    """A meme of another data set."""
+    """A meme of another data set: the name of its picture's file, the text on it where that is known.
+
+    `meme_captions` say what it means, by several people (the references of Table 10), `image_captions` what
+    the picture shows.
+    """
 
     name: Text = Field(alias="post_id")
     image: str = Field("", alias="img_fname")
-    """Name of its file."""
     title: str = ""
     url: str = ""
     text: str = ""
-    """The text on it, where it is known."""
     meme_captions: list[str] = []
-    """What the meme means, by several people: the references of Table 10."""
     image_captions: list[str] = Field([], alias="img_captions")
-    """What the picture shows."""
 
 
 def _valid(
@@ -166,16 +165,10 @@ def read_infos(folder: Path, source: str) -> dict[str, TemplateInfo]:
     }
 
 
-class Published(NamedTuple):
-    """What CM50 published: memes, what the paper's annotator said of them, and templates."""
-
-    memes: list[TemplateMeme]
-    readings: list[MemeReading]
-    infos: list[TemplateInfo]
-
-
-def read_cm50(folder: Path, left_out: list[str]) -> Published:
-    """Read what CM50 published: the validation set, the training set where it is there, and the templates.
+def read_cm50(
+    folder: Path, left_out: list[str]
+) -> tuple[list[TemplateMeme], list[MemeReading], list[TemplateInfo]]:
+    """What CM50 published: memes, what the paper's annotator said of them, and templates.
 
     Sets are JSON lists, plain, gzipped or in a zip, with `train` or `valid` in their name. A meme that stands
     in both is one of validation. Template texts are in `50_template_info.json`, names and blank pictures in a
@@ -187,14 +180,14 @@ def read_cm50(folder: Path, left_out: list[str]) -> Published:
         for name, rows in _annotated(folder, split[:5]):
             for meme, reading in _valid(rows, partial(_published, split), name, left_out):
                 memes[meme.meme_id], readings[meme.meme_id] = meme, reading
-    about = _one_of(folder, ABOUT)
+    about = _one_of(folder, "50_template_info.json")
     base = next((path.parent for path in sorted(folder.rglob("templates")) if path.is_dir()), folder)
     known, infos = read_infos(base, CM50), []
     for template, entry in _json(about).items():
         info = known.get(template) or TemplateInfo(template=template, source=CM50)
         picture = (base / info.picture).relative_to(folder).as_posix() if info.picture else ""
         infos.append(info.model_copy(update={"about": entry.get("about") or "", "picture": picture}))
-    return Published(list(memes.values()), list(readings.values()), infos)
+    return list(memes.values()), list(readings.values()), infos
 
 
 def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
@@ -219,13 +212,10 @@ def _published(split: Split, raw: Any, _: int) -> tuple[TemplateMeme, MemeReadin
 
 def read_memecap(place: Path) -> list[OtherMeme]:
     """MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a folder that holds it."""
-    left_out: list[str] = []
-    rows = _json(_one_of(place, "memes*test*.json*"))
-    found = _valid(rows, lambda raw, _: OtherMeme.model_validate(raw), "MemeCap", left_out)
-    memes = {meme.name: meme for meme in found}
-    for sentence in left_out:
-        print(sentence)
-    return list(memes.values())
+    rows, left_out = _json(_one_of(place, "memes*test*.json*")), []
+    memes = list(_valid(rows, lambda raw, _: OtherMeme.model_validate(raw), "MemeCap", left_out))
+    print(*left_out, end="\n" * len(left_out))
+    return memes
 
 
 def _tsv(file: Path, columns: Sequence[str], quoting: int = csv.QUOTE_MINIMAL) -> pd.DataFrame:
@@ -272,11 +262,9 @@ class Data(NamedTuple):
     records: pd.DataFrame
     """ImgFlip575K, columns `COLUMNS`."""
     memes: list[TemplateMeme]
-    """What CM50 published, with their part of the split,"""
     readings: list[MemeReading]
-    """and what its annotator said of them."""
+    """What CM50 published: memes with their part of the split, and what its annotator said of them."""
     infos: list[TemplateInfo]
-    """Templates, those of CM50 with their "about" texts."""
     left_out: list[str]
     """Sentences on records that cannot be read."""
 
@@ -292,10 +280,7 @@ class Data(NamedTuple):
         return f"not computed here without {' and '.join(absent)}, see the table of data sets" * bool(absent)
 
     def joined(self, kept: Iterable[TemplateMeme] = ()) -> list[TemplateMeme]:
-        """Memes that the rule keeps and those that CM50 published, each once: what a release holds.
-
-        Of a meme that is both the kept record counts, in the part of the split where CM50 published it.
-        """
+        """Memes that the rule keeps and those that CM50 published, each once, in CM50's part of the split."""
         memes = {meme.meme_id: meme for meme in self.memes}
         for meme in kept:
             split = memes[meme.meme_id].split if meme.meme_id in memes else meme.split
@@ -343,7 +328,7 @@ def _data_url(path: Path) -> str:
     return files.data_url(data) if whole else pictures.picture_url(pictures.decode_bytes(data), "PNG")
 
 
-def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int, allowed: bool) -> dict[str, int]:
+def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> dict[str, int]:
     """Bring the pictures of `memes` into `folder`, at most `limit` new ones, and count what came of it.
 
     One a second; what is there is not asked for, what does not decode as a picture is not kept. After
@@ -352,7 +337,7 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int, allo
     there, client = pictures_below(folder), None
     todo = {meme.meme_id: meme.url for meme in memes if meme.meme_id not in there}
     counts = Counter({"there": len({meme.meme_id for meme in memes}) - len(todo), "fetched": 0})
-    asked, failures = list(todo.items())[: limit if allowed else 0], 0
+    asked, failures = list(todo.items())[: limit if fetch.may_fetch() else 0], 0
     for meme_id, url in tqdm(asked, desc="pictures", unit="picture", disable=not asked):
         client = client or fetch.Client("meme pictures for research", "image/*", MOST_BYTES, PAUSE_S)
         try:
@@ -379,9 +364,9 @@ def load_data(run: Run) -> Data:
     if imgflip:
         records = read_records(imgflip, left_out)
         infos = read_infos(imgflip / "dataset" if (imgflip / "dataset").is_dir() else imgflip, IMGFLIP)
-    cm50 = read_cm50(published, left_out) if published else Published([], [], [])
-    infos |= {info.template: info for info in cm50.infos}
-    return Data(found, records, cm50.memes, cm50.readings, list(infos.values()), left_out)
+    memes, readings, own = read_cm50(published, left_out) if published else ([], [], [])
+    infos |= {info.template: info for info in own}
+    return Data(found, records, memes, readings, list(infos.values()), left_out)
 
 
 def write_memes(
@@ -389,8 +374,7 @@ def write_memes(
 ) -> list[MemeReading]:
     """Write `template_memes.parquet` and `readings.parquet`, what notebook 08 reads; returns the readings.
 
-    Those of other memes are left out, and of several readings of one meme the last counts: one's own after
-    the published one. One that came to nothing takes the place of none.
+    Of several readings of one meme the last counts; one that came to nothing takes the place of none.
     """
     known = {meme.meme_id for meme in memes}
     last: dict[str, MemeReading] = {}

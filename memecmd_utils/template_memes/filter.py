@@ -21,8 +21,7 @@ from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import TemplateRule
 from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
 
-CM50_MEMES = 33_173
-"""Memes of CM50 (Section 3.1; the introduction says 33,172)."""
+CM50_MEMES = 33_173  # memes of CM50 (Section 3.1; the introduction says 33,172)
 FREE = ("each meme once", "text of at least 1 characters")
 """Conditions that no rule is charged for: Section 3.1 asks for text, and no threshold is fitted."""
 LAST_SHARE = 0.04
@@ -35,14 +34,12 @@ EDGES = {
 
 
 class Filtered(NamedTuple):
-    """What a rule keeps, and how it came to that."""
+    """What a rule keeps: records with their part of the `split`, in the order of the source; what each step
+    left of records and templates; and every template by memes kept (see `template_table`)."""
 
     memes: pd.DataFrame
-    """Kept records by template and place in the source, with their part of the `split`."""
     steps: pd.DataFrame
-    """`step`, `records` and `templates` that are left after it, `left out` by it."""
     templates: pd.DataFrame
-    """Every template by memes kept: see `template_table`."""
 
 
 def letters(text: str) -> str:
@@ -249,7 +246,9 @@ def rule_evidence(
         fitted = [name for name in asked if name not in FREE]
         counts = measured.loc[passes, "template"].value_counts()
         kept, others = counts.reindex(present.index).fillna(0), counts[~counts.index.isin(observed.index)]
-        deviance = _deviance(present.to_numpy(float), kept.to_numpy(float) * weight)
+        with np.errstate(divide="ignore"):  # infinite where something was seen that a rule does not keep
+            surprise = present * np.log(present / (kept * weight)) - (present - kept * weight)
+        deviance = float(2 * surprise.sum())
         rows.append(
             {
                 "rule": ", ".join(fitted) or "every record",
@@ -266,12 +265,6 @@ def rule_evidence(
     # What is missing from the records is missing for every rule; the others can be compared all the same.
     table["more"] = table["left out"] > table["left out"].min()
     return table.sort_values(["more", "score"], kind="stable", ignore_index=True).drop(columns="more")
-
-
-def _deviance(observed: np.ndarray, expected: np.ndarray) -> float:
-    """Of Poisson counts, all observed above 0; infinite where one is not expected at all."""
-    with np.errstate(divide="ignore"):
-        return float(2 * np.sum(observed * np.log(observed / expected) - (observed - expected)))
 
 
 def rule_edges(records: pd.DataFrame, sample: pd.DataFrame, rule: TemplateRule) -> pd.DataFrame:

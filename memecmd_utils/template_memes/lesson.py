@@ -51,14 +51,12 @@ def draw_template(captions: Sequence[tuple[str, str]]) -> Image.Image:
 
 
 class MadeUpRecords(NamedTuple):
-    """Records of no meme, and the part of them that somebody published."""
+    """Records of no meme with `votes`, `words` and whether each was `published`, the expected share of what
+    the hidden rule keeps that was, and the hidden rule: at least `threshold` votes."""
 
     records: pd.DataFrame
-    """`votes` and `words` of each record, and whether it was `published`."""
     share: float
-    """Of the records that the hidden rule keeps, the expected share that was published."""
     threshold: int
-    """The hidden rule: at least that many votes."""
 
 
 def made_up_records(seed: int, n: int = 200, share: float = 0.3) -> MadeUpRecords:

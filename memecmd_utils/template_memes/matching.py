@@ -15,19 +15,15 @@ import pandas as pd
 from memecmd_utils import files, pictures
 from memecmd_utils.embedders import DualEncoder, ModelMissing, loading
 from memecmd_utils.files import paths
-from memecmd_utils.pictures import decode
 from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import data_sets
 from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet, DataSetError
 
-PAPER_PAIRS = {"figmemes": 46, "memecap": 42}
-"""Pairs that the paper was left with after a look at each,"""
-PAPER_CLIP = "openai/clip-vit-large-patch14-336"
-"""and the model that its limits are made for."""
+PAPER_PAIRS = {"figmemes": 46, "memecap": 42}  # pairs that the paper was left with after a look at each
+PAPER_CLIP = "openai/clip-vit-large-patch14-336"  # the model that its limits are made for
 SHEET_SIDE, LPIPS_SIDE = 360, 64
 """Pixels of a picture's longer side on the confirmation sheet, and of the squares that LPIPS compares."""
-PAIRS_AT_ONCE = 64
 PAIRS = ["instance", "template", "variant", "distance", "near", "lpips", "kept"]
 NOT_COMPUTED = "not computed here"
 
@@ -36,7 +32,6 @@ class Rule(NamedTuple):
     """A variant of stage 1: distance at most, or cosine at least, `limit`; then LPIPS below `lpips`."""
 
     variant: str
-    """concatenated, fancy_fusion or ocr_cosine."""
     limit: float
     lpips: float
 
@@ -65,11 +60,10 @@ class Matches(NamedTuple):
     """A row a meme and variant: `instance`, its nearest `template`, `variant`, `distance` (of ocr_cosine the
     cosine), `near` (stage 1 keeps it), `lpips` (NaN where it was not computed), `kept`."""
     images: dict[str, Path]
-    """Pictures of memes and templates by name."""
     model: str = ""
     """Name of the CLIP behind the numbers."""
     not_computed: str = ""
-    """What is missing, as a sentence for tables; empty where all was computed."""
+    """What is missing, as a sentence for tables."""
 
 
 def lpips_distances(pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
@@ -88,14 +82,10 @@ def lpips_distances(pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
     cut = transforms.Compose(
         [transforms.Resize(LPIPS_SIDE, bicubic), transforms.CenterCrop(LPIPS_SIDE), transforms.ToTensor()]
     )
-    squares = {file: cut(decode(file)) for file in {file for pair in pairs for file in pair}}
-    values = [np.zeros(0)]
+    squares = {file: cut(pictures.decode(file)) for file in {file for pair in pairs for file in pair}}
     with torch.inference_mode():
-        for start in range(0, len(pairs), PAIRS_AT_ONCE):
-            part = pairs[start : start + PAIRS_AT_ONCE]
-            one, other = (torch.stack([squares[pair[side]] for pair in part]) for side in (0, 1))
-            values.append(net(one, other).reshape(-1).double().numpy())
-    return np.concatenate(values)
+        values = [net(squares[one][None], squares[other][None]).item() for one, other in pairs]
+    return np.array(values)
 
 
 def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
@@ -155,7 +145,9 @@ def match(
 def _stage_one(
     rule: Rule, instances: Sequence[Instance], templates: Sequence[Instance], encoder: DualEncoder
 ) -> pd.DataFrame:
-    """The nearest template of each meme."""
+    """The nearest template of each meme, the first of equally near ones."""
+    from scipy.spatial.distance import cdist
+
     blank = encoder.encode_images([one.image for one in templates])
     if rule.variant == "ocr_cosine":
         texts = encoder.encode_texts([one.ocr for one in instances])
@@ -167,7 +159,8 @@ def _stage_one(
         seen = encoder.encode_images([one.image for one in instances])
         # Where no caption is, the OCR text: so did Bates et al.
         texts = encoder.encode_texts([one.caption or one.ocr for one in instances])
-        index, value = nearest(combine(seen, texts, rule.variant), combine(blank, abouts, rule.variant))
+        distances = cdist(combine(seen, texts, rule.variant), combine(blank, abouts, rule.variant))
+        index, value = distances.argmin(1), distances.min(1)
         near = value <= rule.limit
     names = [templates[place].name for place in index]
     rows = {"instance": [one.name for one in instances], "template": names, "variant": rule.variant}
@@ -184,14 +177,6 @@ def combine(images: np.ndarray, texts: np.ndarray, variant: str) -> np.ndarray:
     if variant == "concatenated":
         return np.hstack([images, texts])
     return (normalise(images) + normalise(texts)) / 2
-
-
-def nearest(queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of the nearest row for each query, and the Euclidean distance; the first of equally near ones."""
-    from scipy.spatial.distance import cdist
-
-    distances = cdist(queries, rows)
-    return distances.argmin(1), distances.min(1)
 
 
 def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd.DataFrame:

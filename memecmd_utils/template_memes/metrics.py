@@ -18,6 +18,7 @@ before dividing (ChrF, BLEU-4). In `extended` a meme with more references weighs
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,11 @@ def chrf(predictions: list[str], references: list[list[str]]) -> float:
     """Character n-gram F-score of orders 1-6, no words, beta 2, of all texts together (sacrebleu), 0-100."""
     from sacrebleu.metrics import CHRF
 
-    return CHRF(char_order=6, word_order=0, beta=2).corpus_score(predictions, _columns(references)).score
+    return (
+        CHRF(char_order=6, word_order=0, beta=2)
+        .corpus_score(predictions, list(zip_longest(*references)))
+        .score
+    )
 
 
 def bleu(predictions: list[str], references: list[list[str]]) -> float:
@@ -69,13 +74,7 @@ def bleu(predictions: list[str], references: list[list[str]]) -> float:
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(smooth_method="none", tokenize="13a", lowercase=False, max_ngram_order=4)
-    return metric.corpus_score(predictions, _columns(references)).score / 100
-
-
-def _columns(references: list[list[str]]) -> list[list[str | None]]:
-    """References as sacrebleu takes them: one list for each place, None where a prediction has fewer."""
-    most = max(map(len, references))
-    return [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
+    return metric.corpus_score(predictions, list(zip_longest(*references))).score / 100
 
 
 def rouge_l(predictions: list[str], references: list[list[str]]) -> np.ndarray:
@@ -148,8 +147,7 @@ def bleurt_tokens(pieces: Any, reference: str, candidate: str, room: int) -> tup
 def load_bleurt(model: str) -> tuple[Any, Any]:
     """Network and SentencePiece model of a BLEURT-20 checkpoint by folder or hub name, without TensorFlow.
 
-    It is RemBERT with one output; the tensors of `lucadiliello/BLEURT-20` (-D12, -D6, -D3, Apache-2.0) are
-    those of transformers' class under other names.
+    `lucadiliello/BLEURT-20` (-D12, -D6, -D3) has the tensors of transformers' RemBERT under other names.
     """
     with loading(f"{model} as BLEURT-20"):
         import sentencepiece

@@ -58,29 +58,20 @@ TABLE_12: dict[str, str | None] = {
 SPELLINGS = {"anthrop": "anthropomorphism", "n/a": NONE, "": NONE}
 
 
-class Words(NamedTuple):
-    """Known devices in lower case, each once, in the order given, and words that are none, as given."""
-
-    labels: list[str]
-    unknown: list[str]
-
-
 def word(text: str) -> str:
     """A label as it is compared: lower case, without blanks, quotes or a full stop around it."""
     bare = re.sub(r"^[\W_]+|[\W_]+$", "", text).lower()
     return SPELLINGS.get(bare, bare)
 
 
-def normalise(words: Iterable[str]) -> Words:
-    """Sort an annotator's words into known devices and others; "none" is dropped."""
-    words = dict.fromkeys(words)
-    labels = dict.fromkeys(label for text in words if (label := word(text)) in TABLE_12)
-    return Words(list(labels), [text for text in words if word(text) not in {*TABLE_12, NONE}])
+def known(words: Iterable[str]) -> list[str]:
+    """The devices among an annotator's words, in lower case, each once, in the order given."""
+    return list(dict.fromkeys(label for text in words if (label := word(text)) in TABLE_12))
 
 
 def to_figmemes(labels: Iterable[str]) -> list[str]:
     """Map devices to the labels of FigMemes (Table 12); words that are no device count as nothing."""
-    mapped = {TABLE_12[device] for device in normalise(labels).labels}
+    mapped = {TABLE_12[device] for device in known(labels)}
     return [label for label in FIGMEMES_LABELS if label in mapped]
 
 
@@ -125,16 +116,13 @@ class TemplateReply(BaseModel):
 
     def labels(self) -> list[str]:
         """The literary devices that the reply supports, each once; `NONE` is none of them."""
-        return normalise(self.devices).labels
+        return known(self.devices)
 
     def fields(self) -> dict[str, Any]:
         """Fields of `MemeReading` by name."""
-        said = {READING[name]: value.strip() for name, value in self if name in READING}
+        texts = {"elaboration": "image_caption", "detected": "embedded_text", "meaning": "meme_caption"}
+        said = {texts[name]: value.strip() for name, value in self if name in texts}
         return said | {"literary_devices": self.labels()}
-
-
-READING = {"elaboration": "image_caption", "detected": "embedded_text", "meaning": "meme_caption"}
-"""Fields of `MemeReading` that hold texts of a reply as they are."""
 
 
 class FiveTasksReply(TemplateReply):
@@ -207,7 +195,7 @@ class ThreeStepReply(TemplateReply):
 
     @model_validator(mode="after")
     def _all_compared(self) -> "ThreeStepReply":
-        missing = sorted(set(normalise(self.extracted).labels) - {word(c.label) for c in self.compared})
+        missing = sorted(set(known(self.extracted)) - {word(c.label) for c in self.compared})
         if missing:
             raise ValueError(f"no choice by choice comparison of: {', '.join(missing)}")
         return self
@@ -215,7 +203,7 @@ class ThreeStepReply(TemplateReply):
     def labels(self) -> list[str]:
         """The devices that hold in both directions; a label that is compared twice has to hold twice."""
         refuted = {word(c.label) for c in self.compared if word(c.explains) != "yes"}
-        return [label for label in normalise(self.extracted).labels if label not in refuted]
+        return [label for label in known(self.extracted) if label not in refuted]
 
 
 class ThreeStep12Reply(ThreeStepReply):
@@ -233,13 +221,13 @@ def parse(reply: Reply, schema: type[TemplateReply]) -> dict[str, Any]:
 
 
 class Form(NamedTuple):
-    """What a prompt file asks for, and the labels on offer (none where any word may be given)."""
+    """What a prompt file asks for, the labels on offer (none: any word will do), and whether the picture is
+    shown where there is one, or the text alone."""
 
     kind: str
     schema: type[TemplateReply]
     devices: tuple[str, ...] = ()
     sees: bool = True
-    """Whether the meme's picture is shown, where there is one; else its text alone."""
 
 
 FORMS = {
@@ -256,16 +244,16 @@ METRICS = {5: "votes with context", 9: "macro F1", 10: "BLEURT, best match", 11:
 
 
 class PromptSpec(NamedTuple):
-    """A row of Tables 5, 9, 10 or 11, and the prompt that stands for it; the fields are the CSV's columns."""
+    """A row of Tables 5, 9, 10 or 11, and the prompt that stands for it: the columns of the CSV.
+
+    `file` is empty where the paper only names the prompt; `context` is yes, no or both.
+    """
 
     name: str
     table: int
     row: str
-    """As it is printed, "prompt type: details"; of Table 5 the model."""
     file: str
-    """Empty where the paper only names the prompt."""
     context: str
-    """Whether the row has the template's "about" text: yes, no or both."""
     measured_on: str
     published: float
 

@@ -13,30 +13,26 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from memecmd_utils import fetch, statistics
-from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.embedders import DualEncoder, ModelMissing
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import paths
 from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MtrclipSettings
 from memecmd_utils.template_memes import data_sets, tuning
+from memecmd_utils.template_memes.data_sets import DataSetError
 from memecmd_utils.template_memes.tuning import Pair, Tuned
 
 KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
 """The texts of Tables 3 and 4, in their order."""
-BOTH = "both"
-"""The mean of text-to-meme (T2M) and meme-to-text (M2T): what Tables 3 and 4 hold."""
+BOTH = "both"  # the mean of text-to-meme (T2M) and meme-to-text (M2T): what Tables 3 and 4 hold
 KS = (1, 5, 10)
-MEASURES = (*(f"R@{k}" for k in KS), "Mean")
-"""`Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean."""
+MEASURES = (*(f"R@{k}" for k in KS), "Mean")  # `Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean
 TIE = np.float32(1e-6)
 """Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
-ROWS = 256
-"""Queries that are ranked at a time."""
+ROWS = 256  # queries that are ranked at a time
 PAPER_MODELS = {
     "kakaobrain/align-base": "ALIGN-base",
     "openai/clip-vit-base-patch32": "CLIP-ViT-B/32",
@@ -45,24 +41,17 @@ PAPER_MODELS = {
 """Hub names of the models of Table 2, and their rows."""
 TUNED = {"ALIGN-base": "Fine-tuned ALIGN", "CLIP-ViT-L/14@336px": "Fine-tuned CLIP"}
 """Rows of Table 2 that hold tuned weights, by what was tuned."""
-BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}
-"""Rows of Tables 3 and 4: whether the model was tuned."""
+BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}  # of Tables 3 and 4: whether it was tuned
 NOT_COMPUTED = "not computed here"
-Key = tuple[str, str]
-"""Counting and direction."""
-
-
-class DataMissing(MemecmdError, RuntimeError):
-    """Data that cannot be had here. The message is one sentence that a table can print in its place."""
+Key = tuple[str, str]  # counting and direction
 
 
 class RetrievalItem(NamedTuple):
-    """A meme, its picture's file, and its texts by kind; a kind may have several texts or none."""
+    """A meme, its picture's file, its template (empty: unknown), and its texts by kind, several or none."""
 
     meme_id: str
     image: Path
     template: str
-    """Empty where it is not known: then the meme counts as a template of its own."""
     texts: Mapping[str, Sequence[str]]
 
     def text(self, kind: str) -> str:
@@ -71,7 +60,7 @@ class RetrievalItem(NamedTuple):
 
 
 class Gallery(NamedTuple):
-    """Memes that have a text of one kind, and these texts: text i belongs to image i."""
+    """Memes that have a text of one kind: text i belongs to image i."""
 
     images: tuple[Path, ...]
     templates: tuple[str, ...]
@@ -99,18 +88,19 @@ class Gallery(NamedTuple):
 def gallery(items: Sequence[RetrievalItem], kind: str) -> Gallery:
     """Take one kind of text, the first of each item; items whose texts are blank are left out."""
     chosen = [(item.image, item.template, text) for item in items if (text := item.text(kind))]
-    return Gallery(*zip(*chosen, strict=True)) if chosen else Gallery((), (), ())
+    return Gallery(*zip(*chosen, strict=True)) if chosen else NOTHING
+
+
+NOTHING = Gallery((), (), ())
 
 
 class Ranks(NamedTuple):
-    """Of every query [queries], in relation to its best right candidate."""
+    """Of every query [queries]: wrong candidates `above` its best right one, all that are `level` with that,
+    and the `right` ones among these."""
 
     above: np.ndarray
-    """Wrong candidates with a higher cosine,"""
     level: np.ndarray
-    """all candidates with the same one,"""
     right: np.ndarray
-    """and the right ones among these."""
 
     def hits(self, k: int) -> np.ndarray:
         """The probability that each query hits at `k`, where equal candidates come in random order.
@@ -186,25 +176,6 @@ def _table(kind: str, pairs: Gallery, values: Mapping[Key, np.ndarray], seed: in
     return pd.DataFrame(rows, columns=["text", "counting", "direction", "measure", *middle, "n", "clusters"])
 
 
-def recalls(rankings: Mapping[str, Ranking]) -> pd.DataFrame:
-    """R@K with intervals: a row a kind of `text`, `counting`, `direction` and `measure`.
-
-    `n` counts memes, `clusters` templates.
-    """
-    frames = [_table(kind, ranking.gallery, ranking.hits(), None) for kind, ranking in rankings.items()]
-    return pd.concat(frames or [_table("", Gallery((), (), ()), {}, None)], ignore_index=True)
-
-
-def differences(tuned: Mapping[str, Ranking], base: Mapping[str, Ranking], seed: int) -> pd.DataFrame:
-    """R@K of `tuned` minus that of `base`, paired by query, of the same memes and texts; `seed` is for p."""
-    frames = [_table("", Gallery((), (), ()), {}, seed)]
-    for kind, ranking in tuned.items():
-        before = base[kind].hits()
-        gaps = {key: hits - before[key] for key, hits in ranking.hits().items()}
-        frames.append(_table(kind, ranking.gallery, gaps, seed))
-    return pd.concat(frames[1:] or frames, ignore_index=True)
-
-
 @dataclass(frozen=True)
 class Model:
     """A model and what came of measuring it: rankings by kind of text, or a note why there are none."""
@@ -214,9 +185,8 @@ class Model:
     name: str
     """Hub name or folder."""
     base: str = ""
-    """Label of what was tuned."""
     selection: str = ""
-    """Of tuned weights: which R@1 picked the epoch."""
+    """Of tuned weights: label of what was tuned, and which R@1 picked the epoch."""
     weights: str = ""
     """Name and revision of what was measured."""
     rankings: Mapping[str, Ranking] = field(default_factory=dict, repr=False)
@@ -242,29 +212,33 @@ def measure(run: Run, models: Iterable[Model], items: Callable[[Run], list[Retri
             shared, encoder = items(run), run.clip(model.name)
             rankings = evaluate(encoder, shared)
             measured.append(replace(model, rankings=rankings, weights=encoder.name))
-        except (DataMissing, ModelMissing, RecordingMiss) as error:
+        except (DataSetError, ModelMissing, RecordingMiss) as error:
             measured.append(replace(model, note=f"{NOT_COMPUTED}: {error}"))
     return measured
 
 
 def all_recalls(measured: Iterable[Model]) -> pd.DataFrame:
-    """R@K of all that was computed: `model`, `selection` and `weights` beside the columns of `recalls`."""
-    frames = [recalls({}).assign(model="", selection="", weights="")]
-    for one in (one for one in measured if one.rankings):
-        table = recalls(one.rankings)
-        frames.append(table.assign(model=one.label, selection=one.selection, weights=one.weights))
+    """R@K with intervals of all that was computed: a row a model, text, counting, direction and measure.
+
+    `n` counts memes, `clusters` templates.
+    """
+    frames = [_table("", NOTHING, {}, None).assign(model="", selection="", weights="")]
+    for one in measured:
+        for kind, found in one.rankings.items():
+            table = _table(kind, found.gallery, found.hits(), None)
+            frames.append(table.assign(model=one.label, selection=one.selection, weights=one.weights))
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def tuning_changes(measured: Sequence[Model], seed: int) -> pd.DataFrame:
-    """Tuned minus base, paired by query, with intervals; `seed` is for the p-values."""
-    bases = {one.label: one.rankings for one in measured if one.rankings}
-    frames = [
-        differences(one.rankings, bases[one.base], seed).assign(model=one.label)
-        for one in measured
-        if one.rankings and one.base in bases
-    ]
-    return pd.concat(frames or [differences({}, {}, seed)], ignore_index=True)
+    """R@K of tuned models minus that of what was tuned, paired by query, with intervals; `seed` is for p."""
+    bases, frames = {one.label: one.rankings for one in measured}, [_table("", NOTHING, {}, seed)]
+    for one in (one for one in measured if bases.get(one.base)):
+        for kind, found in one.rankings.items():
+            before = bases[one.base][kind].hits()
+            gaps = {key: hits - before[key] for key, hits in found.hits().items()}
+            frames.append(_table(kind, found.gallery, gaps, seed).assign(model=one.label))
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def paper_table(number: int, measured: Sequence[Model]) -> pd.DataFrame:
@@ -318,7 +292,7 @@ def memecap_items(run: Run) -> list[RetrievalItem]:
     """Memes of MemeCap's test set with a picture."""
     source = fetch.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
     if source.path is None:
-        raise DataMissing(f"{source.source.title} is not here ({source.why})")
+        raise DataSetError(f"{source.source.title} is not here ({source.why})")
     found = [
         (meme.name, Path(meme.image).stem, "",
          {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions, "title": [meme.title]})
@@ -332,7 +306,7 @@ def _pictured(run: Run, found: Iterable[tuple], what: str) -> list[RetrievalItem
     there = data_sets.pictures_below(data_sets.picture_folder(run.profile))
     items = [RetrievalItem(meme, there[file], *rest) for meme, file, *rest in found if file in there]
     if not (readable := [item for item in items if data_sets.is_readable(item.image)]):
-        raise DataMissing(f"none of {what} has a picture here (mtrclip.images=DIR, or mtrclip.fetch=N)")
+        raise DataSetError(f"none of {what} has a picture here (mtrclip.images=DIR, or mtrclip.fetch=N)")
     return readable
 
 
@@ -354,43 +328,11 @@ def tune(run: Run) -> Tuned | None:
         sets = {"validation": validation}
         try:
             sets["test"] = pairs(memecap_items(run), "meme_caption")
-        except DataMissing as error:
+        except DataSetError as error:
             print(f"no test set: {error}")
         if len(train) < 2 or not all(sets.values()) or tuning.SETS[settings.selection] not in sets:
-            raise DataMissing("there are too few pairs to tune on, or none of the set that picks the epoch")
+            raise DataSetError("there are too few pairs to tune on, or none of the set that picks the epoch")
         return tuning.tune(train, sets, settings, run.folder / "mtrclip", run.profile.seed)
-    except (DataMissing, ModelMissing) as error:
+    except (DataSetError, ModelMissing) as error:
         print(f"{NOT_COMPUTED}: {error}")
         return None
-
-
-def recall_figure(table: pd.DataFrame) -> Figure:
-    """Draw R@1, R@5 and R@10 with 95 % intervals, both directions together.
-
-    `table` is what `all_recalls` gives; a column of panels a kind of text, a row a way of counting: a hit is
-    the meme itself, or any meme of its template.
-    """
-    names, by = [f"R@{k}" for k in KS], {"pair": "the meme itself", "template": "any meme of its template"}
-    frame = table[(table["direction"] == BOTH) & table["measure"].isin(names)]
-    kinds = [kind for kind in KINDS if kind in set(frame["text"])]
-    models = list(dict.fromkeys(frame["model"]))
-    colours, marks = (GREY, BLUE, ORANGE, GREEN, PURPLE, RED), "osD^vP"
-    with style():
-        fig = canvas(2.5 * len(kinds) + 0.8, 5.5)
-        grid = fig.subplots(len(by), len(kinds), sharex=True, sharey=True, squeeze=False)
-        for panels, (counting, hit) in zip(grid, by.items(), strict=True):
-            panels[0].set_ylabel(f"hit: {hit}")
-            for axes, kind in zip(panels, kinds, strict=True):
-                axes.set(ylim=(0, 1.05), title=kind.replace("_", " "))
-                axes.set_xticks(range(len(KS)), names)
-                part = frame[(frame["text"] == kind) & (frame["counting"] == counting)]
-                for place, model in enumerate(models):
-                    rows = part[part["model"] == model]
-                    value, low, high = (rows[name].to_numpy(float) for name in ("value", "low", "high"))
-                    at = np.arange(len(rows)) + 0.16 * (place - (len(models) - 1) / 2)
-                    reach = np.nan_to_num([value - low, high - value]).clip(0)
-                    look = {"color": colours[place % 6], "fmt": marks[place % 6], "capsize": 2}
-                    axes.errorbar(at, value, reach, ms=4.5, lw=1.2, label=model, **look)
-        handles = grid[0, 0].get_legend_handles_labels()
-        fig.legend(*handles, loc="outside lower center", ncols=min(3, len(models)), fontsize=9)
-    return fig

@@ -1,4 +1,4 @@
-"""Figure 4 and Tables 6 and 9 to 11 of 2501.13851: how long readings are, and how good, beside the paper's.
+"""Numbers of Figure 4 and Tables 6 and 9 to 11 of 2501.13851: how long readings are, and how good.
 
 Only readings that a real annotator made are scored; where there are none, or no references, labels or
 weights, a cell says "not computed here" and the column `note` says what to give.
@@ -13,24 +13,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from memecmd_utils import statistics
-from memecmd_utils.drawing import BLUE, GREEN, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.template_memes import data_sets, metrics, prompts
-from memecmd_utils.template_memes.annotation import TEXT_ONLY, reading_counts
+from memecmd_utils.template_memes.annotation import TEXT_ONLY
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
 from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, WIRING, Metric
 from memecmd_utils.template_memes.recall import NOT_COMPUTED
 
-NOT_REAL = ("scripted", "simulated", "made up")
-"""Words in a source that name no real annotator."""
-CLIP_TOKENS = 77
-"""Tokens that CLIP's text tower takes, those of start and end among them."""
-TEXTS = {"meme_caption": BLUE, "image_caption": GREEN, "embedded_text": ORANGE}
+NOT_REAL = ("scripted", "simulated", "made up")  # words in a source that name no real annotator
+TEXTS = ("meme_caption", "image_caption", "embedded_text")
 STRAIGHT = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")
 """What OpenAI's tokenizer has ftfy do before it splits; CM50's readings hold such quotes."""
 ByPrompt = Mapping[str, Sequence[MemeReading]]
@@ -155,10 +150,7 @@ def macro_f1(predicted: Mapping[str, Sequence[str]], truth: Mapping[str, Sequenc
 
 
 def plain(text: str) -> str:
-    """Text as it is compared: no case, no punctuation or symbols, single blanks (NFKC, casefold).
-
-    Apostrophes vanish ("don't" is "dont"); other punctuation separates words.
-    """
+    """Text as it is compared: NFKC, no case, no apostrophes; other signs separate words."""
     text = unicodedata.normalize("NFKC", text).casefold()
     text = text.translate(dict.fromkeys(map(ord, "'’‘`´")))
     return " ".join("".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in text).split())
@@ -167,9 +159,8 @@ def plain(text: str) -> str:
 def embedded_text_table(readings: Iterable[MemeReading], memes: Iterable[TemplateMeme]) -> pd.DataFrame:
     """How well GPT-4o read a meme's text: "on par with humans" in Section 3.3.3, which gives no number.
 
-    The text of a reading against that of the meme's record, without case and punctuation. One row a measure:
-    mean over memes with a 95 % interval over templates, and median. Error rates are edits (insert, delete,
-    replace) over the length of the record's text; `words found` is the F1 of the words in any order.
+    One row a measure: mean over memes with a 95 % interval over templates, and median. Error rates are edits
+    over the length of the record's text, both `plain`; `words found` is the F1 of the words in any order.
     """
     from rapidfuzz.distance import Levenshtein
 
@@ -216,39 +207,3 @@ def text_lengths(readings: Iterable[MemeReading], model: str) -> pd.DataFrame:
     except (ImportError, OSError, ValueError):  # no transformers, or no such tokenizer here
         counts = [pd.NA] * len(frame)
     return frame.assign(tokens=pd.array(counts, dtype="Int64"))
-
-
-def lengths_table(lengths: pd.DataFrame) -> pd.DataFrame:
-    """For each kind of text of `text_lengths`: words and CLIP tokens (median, 95 %, most), share over 77."""
-    numbers = lengths.astype({"words": float, "tokens": float}).groupby("text")
-    table = numbers[["words", "tokens"]].quantile([0.5, 0.95, 1.0]).unstack()
-    table.columns = [f"{name}, {({0.5: 'median', 1.0: 'most'}).get(q, '95 %')}" for name, q in table.columns]
-    over = numbers["tokens"].agg(lambda n: (n > CLIP_TOKENS).mean() if n.notna().any() else np.nan)
-    return table.assign(texts=numbers.size(), **{f"over {CLIP_TOKENS} tokens": over})
-
-
-def text_lengths_figure(lengths: pd.DataFrame, readings: Iterable[MemeReading]) -> Figure:
-    """Figure 4: lengths in words and in CLIP tokens (line: 77), and counts of devices and emotions."""
-    labels = reading_counts(readings)
-    with style():
-        fig = canvas(9.5, 6.4)
-        (words, tokens), below = fig.subplots(2, 2)
-        for axes, column in ((words, "words"), (tokens, "tokens")):
-            values = lengths[["text", column]].dropna()
-            if values.empty:
-                axes.text(0.5, 0.5, f"no {column} were counted here", ha="center", transform=axes.transAxes)
-                continue
-            for kind, colour in TEXTS.items():
-                mine = values.loc[values["text"] == kind, column].astype(float)
-                look = {"histtype": "stepfilled", "fc": (colour, 0.15), "ec": colour}
-                axes.hist(mine, 40, **look, label=kind.replace("_", " "))
-            axes.set(title=f"Length in {column}", xlabel=f"{column} of a text", ylabel="texts")
-        tokens.axvline(CLIP_TOKENS, color=RED, lw=1.2)
-        for axes, what, colour in zip(below, ("device", "emotion"), (PURPLE, GREEN), strict=True):
-            rows = labels[labels["what"] == what]
-            axes.barh(rows["label"], rows["readings"], color=colour, alpha=0.75)
-            axes.invert_yaxis()
-            axes.tick_params(axis="y", labelsize=8)
-            axes.set(title=f"{what}s".capitalize(), xlabel="readings")
-        fig.legend(*words.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
-    return fig

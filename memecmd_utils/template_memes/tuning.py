@@ -6,7 +6,6 @@ and the paper's schedule. A tuning that was killed goes on from its last epoch.
 """
 
 import json
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,22 +15,18 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import fetch, files, pictures
-from memecmd_utils.embedders import loading
-from memecmd_utils.files import paths
+from memecmd_utils.embedders import ModelReference, loading
 from memecmd_utils.settings import MtrclipSettings
 
 LOG_SCALE_RANGE = (0.0, 4.6052)
 """Bounds of `logit_scale`: a temperature between 1 and 0.01, as in the paper's code."""
-CROP_SHARE = (0.8, 1.0)
-"""Share of the area that a random cut keeps, as in the paper's code."""
+CROP_SHARE = (0.8, 1.0)  # share of the area that a random cut keeps, as in the paper's code
 SETS = {"validation": "validation", "paper": "test"}
 """What a selection measures: the paper's code picks the epoch by the test set."""
 TOKENS = {"clip": 77, "chinese_clip": 52}
-"""Kinds that can be tuned, and the longest text that their makers trained on.
-
-ALIGN is none: its image tower has batch norms, which in mini-batches see other numbers than in the batch."""
-AT_ONCE = 64
-"""Pictures that are decoded at a time when a set is measured."""
+"""Kinds that can be tuned, and the longest text that their makers trained on. ALIGN is none: its image tower
+has batch norms, which in mini-batches see other numbers than in the batch."""
+AT_ONCE = 64  # pictures that are decoded at a time
 
 
 class Pair(NamedTuple):
@@ -42,45 +37,36 @@ class Pair(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """A finished tuning."""
+    """A finished tuning: a row an epoch (0 is the model before), the best one, and where its weights are."""
 
     history: pd.DataFrame
-    """One row an epoch: mean loss, log of the scale, R@1 of each set; epoch 0 is the model before."""
     epoch: int
-    """The one with the best R@1 by the selection."""
     folder: Path
-    """Its weights, as transformers saves them."""
 
 
-def learning_rates(settings: MtrclipSettings, steps_per_epoch: int) -> list[float]:
+def learning_rates(settings: MtrclipSettings, steps_per_epoch: int) -> np.ndarray:
     """Learning rate of every step of a tuning: linear from the edge to the peak, a cosine back to the edge.
 
     Source: Section 4 and the code of 2501.13851: 1e-6, 1e-5, 1e-6.
     """
     edge, peak = settings.edge_learning_rate, settings.learning_rate
-    steps, warmup = settings.epochs * steps_per_epoch, settings.warmup_epochs * steps_per_epoch
-    rates = []
-    for step in range(steps):
-        if step < warmup:
-            share = step / warmup
-        else:
-            share = (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(steps - 1 - warmup, 1e-9)))) / 2
-        rates.append(edge + (peak - edge) * share)
-    return rates
+    steps, warmup = np.arange(settings.epochs * steps_per_epoch), settings.warmup_epochs * steps_per_epoch
+    fall = np.clip((steps - warmup) / max(len(steps) - 1 - warmup, 1e-9), 0, 1)
+    share = np.where(steps < warmup, steps / max(warmup, 1e-9), (1 + np.cos(np.pi * fall)) / 2)
+    return edge + (peak - edge) * share
 
 
 def load_model(name: str) -> Any:
     """A CLIP or Chinese-CLIP by hub name, `name@COMMIT` or folder, in float32, for sentence-transformers."""
-    folder = paths.root / name
-    label, _, commit = (str(folder), "", "") if folder.is_dir() else name.partition("@")
-    options = {"revision": commit or None, "local_files_only": not fetch.may_fetch()}
-    with loading(f"{Path(label).name} for a tuning"):
+    reference = ModelReference(name)
+    options = {"revision": reference.commit(), "local_files_only": not fetch.may_fetch()}
+    with loading(f"{reference.label} for a tuning"):
         import torch
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # a tuning reads and writes weights after every epoch
-        model = SentenceTransformer(label, model_kwargs={"dtype": torch.float32}, **options)
+        model = SentenceTransformer(reference.source, model_kwargs={"dtype": torch.float32}, **options)
         kind = model[0].auto_model.config.model_type
         if kind not in TOKENS:
             raise ValueError(f"it is of the kind {kind}, which is none of {', '.join(TOKENS)}")
@@ -178,7 +164,7 @@ def make_trainer(
     groups = [{"params": many, "weight_decay": settings.weight_decay}, {"params": few, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, settings.learning_rate, settings.betas, settings.epsilon)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: rates[min(step, len(rates) - 1)] / settings.learning_rate
+        optimizer, lambda step: float(rates[min(step, len(rates) - 1)]) / settings.learning_rate
     )
     cuda = torch.cuda.is_available()
     arguments = SentenceTransformerTrainingArguments(

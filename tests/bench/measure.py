@@ -104,10 +104,10 @@ def scoring() -> Iterator[Figure]:
 
 
 def million() -> Iterator[Figure]:
-    """FAISS proposes, stored float16 rows rank: vectors of clusters with noise, 4 x 96 dimensions."""
+    """FAISS proposes, stored float16 rows rank: vectors of clusters with noise, 4 x 384 dimensions."""
     import resource
 
-    rng, n, dim = np.random.default_rng(13), 1_000_000, 96
+    rng, n, dim = np.random.default_rng(13), 1_000_000, 384
     centres = unit(rng, 20_000, 4 * dim)
 
     def rows(count: int) -> np.ndarray:
@@ -119,12 +119,16 @@ def million() -> Iterator[Figure]:
         start = time.perf_counter()
         ids = [str(i) for i in range(n // 8192 * 8192)]
         retrieval.write_rows(folder, (rows(8192) for _ in range(n // 8192)), False)
-        retrieval.write_faiss(folder, len(ids), 13)
+        retrieval.write_faiss(folder, len(ids))
         built = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        index = retrieval.open_on_disk(folder, ids)
-        parts = np.split(rows(64), 4, axis=1)
-        queries = retrieval.build_queries([parts[0], parts[2], parts[3]])
+
+        def turns() -> np.ndarray:
+            parts = np.split(rows(64), 4, axis=1)
+            return retrieval.build_queries([parts[0], parts[2], parts[3]])
+
+        index = retrieval.tuned(retrieval.open_on_disk(folder, ids), turns(), WEIGHTS)
+        queries = turns()
         flat = retrieval.MemeIndex(index.meme_ids, np.asarray(index.rows, dtype=np.float32))
         exact = retrieval.top_k(flat, queries, WEIGHTS, 10).memes
         found = retrieval.top_k(index, queries, WEIGHTS, 10).memes
