@@ -218,9 +218,11 @@ def of_chapter(number: str) -> nbformat.NotebookNode:
 
 def test_every_equation_of_the_map_is_displayed_in_the_notebook_of_its_room() -> None:
     text = (paths.root / "memecmd_utils" / "README.md").read_text(encoding="utf-8")
-    chapter = dict(re.findall(r"^\| `(\w+)/` \| (\d+\w?)(?:, \w+)* \|", text, re.MULTILINE))
-    rows = re.findall(r"^\| (\d+)(?:-(\d+))? \| [^|]+ \| `(\w+)\.", text, re.MULTILINE)
-    room_of = {n: room for first, last, room in rows for n in range(int(first), int(last or first) + 1)}
+    chapter = dict(re.findall(r"^\| `(\w+)\.py` \| (\d+\w?)(?:, \w+)* \|", text, re.MULTILINE))
+    room_of = {}
+    for cell, room in re.findall(r"^\| ([\d, -]+) \| [^|]+ \| `(\w+)\.", text, re.MULTILINE):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", cell):
+            room_of |= dict.fromkeys(range(int(first), int(last or first) + 1), room)
     assert sorted(room_of) == list(range(1, 27))
     assert [n for n, room in room_of.items() if n not in displayed(of_chapter(chapter[room]))] == []
 
