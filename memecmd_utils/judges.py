@@ -39,7 +39,7 @@ from memecmd_utils.llm.messages import (
     plain_word,
 )
 from memecmd_utils.recordings import is_answer, key_of
-from memecmd_utils.retrieval import LEARNED, halves
+from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
@@ -461,20 +461,14 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
 def rate(
     run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
 ) -> list[Rating]:
-    """Rate with every judge of the profile and save the ratings.
-
-    Learned placement was fitted anew after the example's judges had been asked: of its memes those that no
-    judge was asked about are unscored there, and counted, while a miss anywhere else ends a strict replay.
-    """
+    """Rate with every judge of the profile and save the ratings."""
     ratings: list[Rating] = []
     names: list[str] = []
     for number in range(len(run.profile.evaluation.judges)):
         with open_judge(run, number, list(dialogues.values()), memes, names) as judge:
             by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
             chosen = evaluation.to_judge(placements, run.profile) if by_meme else placements
-            ratings += rate_with(judge, [p for p in chosen if p.strategy != LEARNED], dialogues, memes)
-            judge.chat.strict = False
-            ratings += rate_with(judge, [p for p in chosen if p.strategy == LEARNED], dialogues, memes)
+            ratings += rate_with(judge, chosen, dialogues, memes)
             names.append(judge.name)
     run.save(ratings, Rating)  # what has no recorded answer is counted from there
     return ratings

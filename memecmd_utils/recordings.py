@@ -439,6 +439,8 @@ def promote(run: str) -> Iterator[str]:
     for note in sorted((paths.processed / run / "usage").glob("*.keys.json")):
         stage = note.name.removesuffix(".keys.json")
         wanted = set(json.loads(note.read_text(encoding="utf-8")))
+        if not wanted:
+            continue  # the example's memes come with their text, so nothing is read by OCR
         if stage.startswith("embedding:"):
             yield _promote_vectors(stage.removeprefix("embedding:"), sources, wanted)
             continue
