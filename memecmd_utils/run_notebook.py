@@ -169,7 +169,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
             while waiting or running:
                 unfinished = [*waiting, *running.values()]
                 ready = [name for name in waiting if set(STAGES[name].after).isdisjoint(unfinished)]
-                for name in ready[: at_once - len(running)]:
+                for name in ready[::-1][: at_once - len(running)]:  # of these the last is the longest
                     waiting.remove(name)
                     print(f"{name} ...", flush=True)
                     running[kernels.submit(run_notebook, run, name, parameters)] = name

@@ -48,7 +48,7 @@ STAGES = {
     ),
     "04b_learned_placement": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
-        ("04b_learned_placement",),
+        ("04_retrieval",),
         (
             "ratings.parquet",
             "rating_key.csv",
@@ -57,8 +57,8 @@ STAGES = {
             "judge_checks.json",
         ),
     ),
-    "05b_studies": Stage(("05_evaluation",), ("studies.json",)),
-    "06_figures": Stage(("05b_studies",)),
+    "05b_studies": Stage(("04_retrieval",), ("studies.json",)),
+    "06_figures": Stage(("04b_learned_placement", "05_evaluation", "05b_studies")),
     "07_template_memes": Stage(
         (),
         ("templates.parquet", "template_memes.parquet", "readings.parquet"),
