@@ -289,7 +289,7 @@ class RecordedVectors:
         """`used_in`: folder of a run, in which the keys of the vectors that it asked for are written down."""
         self.name, self.mode, self.used_keys = name, mode, set[str]()
         self._write = vector_folder(write_dir, name) if write_dir else None
-        self._note = used_in / "usage" / f"embedding:{name.replace('/', '__')}.keys.json" if used_in else None
+        self._note = used_in / "usage" / f"embedding:{name.replace('/', '__')}.keys.txt" if used_in else None
         self._vectors: dict[str, np.ndarray] = {}
         for folder in read_dirs:
             for path in files_in(vector_folder(folder, name), (".npz",)):
@@ -330,13 +330,13 @@ class RecordedVectors:
         return normalise(np.stack([self._vectors[key] for key in keys]).astype(np.float32))
 
     def _note_used(self, keys: Sequence[str]) -> None:
-        """Add the keys that were asked for to the run's file; several notebooks add to one."""
-        if self.used_keys.issuperset(keys):
-            return
-        self.used_keys.update(keys)
-        if self._note is not None:
-            there = json.loads(self._note.read_text(encoding="utf-8")) if self._note.is_file() else []
-            files.write_json(self._note, sorted(self.used_keys.union(there)))
+        """Add the keys that were asked for to the run's file, a line each; several notebooks write to it."""
+        new = [key for key in dict.fromkeys(keys) if key not in self.used_keys]
+        self.used_keys.update(new)
+        if self._note is not None and new:
+            self._note.parent.mkdir(parents=True, exist_ok=True)
+            with self._note.open("a", encoding="utf-8") as file:
+                file.writelines(f"{key}\n" for key in new)
 
     def _add(
         self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
@@ -436,14 +436,15 @@ def promote(run: str) -> Iterator[str]:
     """
     target = paths.example / "recordings"
     sources = [target, _recordings_of(run)]
-    for note in sorted((paths.processed / run / "usage").glob("*.keys.json")):
+    usage = paths.processed / run / "usage"
+    for note in sorted(usage.glob("embedding:*.keys.txt")):
+        name = note.name.removeprefix("embedding:").removesuffix(".keys.txt")
+        yield _promote_vectors(name, sources, set(note.read_text(encoding="utf-8").split()))
+    for note in sorted(usage.glob("*.keys.json")):
         stage = note.name.removesuffix(".keys.json")
         wanted = set(json.loads(note.read_text(encoding="utf-8")))
         if not wanted:
             continue  # the example's memes come with their text, so nothing is read by OCR
-        if stage.startswith("embedding:"):
-            yield _promote_vectors(stage.removeprefix("embedding:"), sources, wanted)
-            continue
         store = Recordings(stage, sources)
         forms = {key: form for path in store.files for key, form, _ in read_file(path) if key in wanted}
         if not forms:

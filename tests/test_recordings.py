@@ -368,6 +368,6 @@ def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tm
     list(recordings.promote(run.name))
     assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
     assert read_vectors(shards / "example-2.npz").keys() == {keys[texts[2]]}
-    files.write_json(run / "usage" / "embedding:fake__other.keys.json", ["k"])
+    (run / "usage" / "embedding:fake__other.keys.txt").write_text("k\n")
     with pytest.raises(RecordingError, match="none of the 1 vectors of fake__other"):
         list(recordings.promote(run.name))
