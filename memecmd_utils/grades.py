@@ -200,11 +200,8 @@ class TurnGrades(Record):
 
 def _grades_by_turn(path: Path) -> list[Grade]:
     rows = files.read_jsonl(path, TurnGrades) if path.is_file() else []
-    return [
-        Grade(meme_id=meme, grade=grade, **row.model_dump(exclude={"grades"}))
-        for row in rows
-        for meme, grade in row.grades.items()
-    ]
+    shared = [(row.model_dump(exclude={"grades"}), row.grades) for row in rows]
+    return [Grade(meme_id=meme, grade=grade, **row) for row, memes in shared for meme, grade in memes.items()]
 
 
 def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequence[Meme]) -> GroundTruth:

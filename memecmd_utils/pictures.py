@@ -202,7 +202,7 @@ def _is_candidate(path: Path) -> bool:
 def png_bytes(image: Image.Image) -> bytes:
     """PNG without metadata: the same picture gives the same bytes."""
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", compress_level=6)
+    image.save(buffer, format="PNG", compress_level=3)
     return buffer.getvalue()
 
 

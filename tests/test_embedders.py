@@ -1,6 +1,5 @@
 """Embedders with their recordings. What needs torch runs on tiny random models of the real classes."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
