@@ -365,25 +365,6 @@ def _statistics(records: Records) -> dict[str, Any]:
 # --- Croissant 1.0
 
 
-_CONTEXT_TERMS = (
-    "@language @vocab citeAs column conformsTo cr rai data dataType dct equivalentProperty examples extract "
-    "field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5 parentField path "
-    "recordSet references regex repeated replace samplingRate sc separator source subField transform"
-)
-_FOREIGN_TERMS: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "sc": "https://schema.org/",
-}
-_CONTEXT = {term: _FOREIGN_TERMS.get(term, f"cr:{term}") for term in _CONTEXT_TERMS.split()}
-"""The context that Croissant 1.0 prescribes."""
 _FORMATS = {
     ".parquet": "application/x-parquet",
     ".jsonl": "application/jsonlines",
@@ -397,7 +378,8 @@ def _write_croissant(folder: Path, card: Mapping[str, Any], published: str) -> N
     """Write the metadata of the files that are in the folder, and of the tables that its `card` names."""
     counted = " ".join(f"{row['count']} {row['kind']}: {plain(row['words'])}." for row in card["sources"])
     value: dict[str, Any] = {
-        "@context": _CONTEXT,
+        # The context that Croissant 1.0 prescribes.
+        "@context": json.loads((files.HTML / "croissant_context.json").read_text(encoding="utf-8")),
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": card["name"],
