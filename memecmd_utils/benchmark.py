@@ -4,7 +4,6 @@ A split has memes, turns to rank them for, and grades. `write` makes a folder of
 back: nothing else of a run is needed to rank memes and to be measured.
 """
 
-import hashlib
 import importlib.util
 import json
 import re
@@ -82,11 +81,6 @@ class Benchmark:
         """The turns of `qrels`, which every entry has to rank memes for."""
         return self.turns[self.turns["id"].isin(self.relevant)]
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the file of `qrels`: by it one knows which grades a leaderboard was made with."""
-        return hashlib.sha256(_tsv(self.qrels).encode()).hexdigest()
-
 
 def _turn(
     name: str, dialogue: str, turn: int, speaker: str, before: list[dict], summary: Any
@@ -94,13 +88,9 @@ def _turn(
     parts = {part: getattr(summary, part, "") for part in ("scenario", "emotion", "motivation")}
     text = "\n".join(f"{said['speaker']}: {said['text']}" for said in before)
     context = "\n".join(said["text"] for said in before[-grades.CONTEXT_TURNS :] if said["text"])
-    row = {"id": _word(name), "dialogue": dialogue, "turn": turn, "speaker": speaker, "before": before}
+    word = re.sub(r"\s+", "_", name)  # as TREC files want ids to be
+    row = {"id": word, "dialogue": dialogue, "turn": turn, "speaker": speaker, "before": before}
     return {**row, **parts, "text": text, "context": context}
-
-
-def _word(text: str) -> str:
-    """One word, as TREC files want ids to be."""
-    return re.sub(r"\s+", "_", text)
 
 
 def _meme(meme: Meme, said: Annotation) -> dict[str, Any]:
@@ -171,11 +161,6 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     files.write_text(path, "".join(files.dumps(row) + "\n" for row in rows))
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        return [json.loads(line) for line in lines if line.strip()]
-
-
 def read(folder: Path) -> list[Benchmark]:
     """Read every split of a folder that `write` made; `BenchmarkError` names what cannot be read."""
     places = sorted(path.parent for path in folder.glob("*/corpus.jsonl"))
@@ -184,10 +169,9 @@ def read(folder: Path) -> list[Benchmark]:
     found = []
     for place in places:
         try:
-            turns, memes = (
-                pd.DataFrame([row["metadata"] for row in _read_lines(place / name)])
-                for name in ("queries.jsonl", "corpus.jsonl")
-            )
+            texts = ((place / name).read_text("utf-8") for name in ("queries.jsonl", "corpus.jsonl"))
+            rows = ([json.loads(line)["metadata"] for line in text.split("\n") if line] for text in texts)
+            turns, memes = map(pd.DataFrame, rows)
             judged = pd.read_csv(place / "judgements.tsv", sep="\t", dtype=str, keep_default_na=False)
             found.append(Benchmark(place.name, turns, memes, judged.astype({"score": int})))
         except (OSError, KeyError, TypeError, ValueError) as error:
@@ -386,22 +370,14 @@ def score(
     found = pd.concat(tables, ignore_index=True)
     run.save_tables(leaderboard=found)
     rows = json.loads(found.to_json(orient="records", double_precision=6))
-    files.write_json(
-        run.report / FILE, {"qrels": {one.split: one.digest for one in benchmarks}, "rows": rows}
-    )
+    files.write_json(run.report / FILE, {"rows": rows})
     return "\n".join([*text, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])
 
 
-def load(folder: Path, release: Path | None = None) -> list[dict[str, Any]]:
-    """Rows of the `leaderboard.json` in a folder; none without it, or where `release` has other grades."""
-    if not (folder / FILE).is_file():
-        return []
-    found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    for split, digest in found["qrels"].items():
-        file = release / "benchmark" / split / "qrels" / "test.tsv" if release else None
-        if file is not None and file.is_file() and files.sha256(file) != digest:
-            return []
-    return found["rows"]
+def load(folder: Path) -> list[dict[str, Any]]:
+    """Rows of the `leaderboard.json` in a folder; none without it."""
+    file = folder / FILE
+    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
 
 
 def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:

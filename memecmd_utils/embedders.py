@@ -396,7 +396,8 @@ class DualEncoder:
             pixels = self._part("AutoImageProcessor")(images=decoded, return_tensors="pt")["pixel_values"]
             return self._model.get_image_features(pixel_values=pixels.to(self._model.device))
 
-        keys = [_key("picture", _named_if_broken(file, _content_hash)) for file in files]
+        contents = (_named_if_broken(file, pictures.read_bytes) for file in files)
+        keys = [_key("picture", hashlib.sha256(content).hexdigest()) for content in contents]
         return self._rows(keys, files, project, "pictures")
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
@@ -455,10 +456,6 @@ class DualEncoder:
                 local_files_only=not self._download,
                 trust_remote_code=False,
             )
-
-
-def _content_hash(file: Path) -> str:
-    return hashlib.sha256(pictures.read_bytes(file)).hexdigest()
 
 
 def _named_if_broken(file: Path, read: Callable[[Path], Any]) -> Any:

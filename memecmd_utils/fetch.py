@@ -234,8 +234,6 @@ class LocatedSource(NamedTuple):
     source: Source
     state: Literal["given", "fetched", "missing"]
     path: Path | None = None
-    commit: str = ""
-    """Empty where it is no clone."""
     why: str = ""
     """Why it is missing."""
 
@@ -274,12 +272,11 @@ def _locate(source: Source, given: str | None, fetch: bool) -> LocatedSource:
         if own:
             raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
         return LocatedSource(source, "missing", why=why)
-    commit = commit_of(folder) if folder.is_dir() else ""
-    return LocatedSource(source, "given" if own else "fetched", folder, commit)
+    return LocatedSource(source, "given" if own else "fetched", folder)
 
 
 def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
-    """One row a data set: state, where it is, its licence, and what to give where it is missing."""
+    """One row a data set: state, licence, and what to give where it is missing."""
     import pandas as pd
 
     rows = [
@@ -287,10 +284,7 @@ def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
             "data set": one.source.title,
             "key": KEYS.get(name, name),
             "state": one.state,
-            "where": project_path(one.path) if one.path else "",
-            "commit": one.commit[:12],
             "licence": one.source.licence,
-            "note": one.why,
             "what to give": "" if one.path else one.source.how_to_provide(),
         }
         for name, one in located.items()

@@ -527,10 +527,9 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     placement = learn(corpus_of(replace(split, grades={"": first}), encoders, run.profile), names)
     placement.save(run.write(FILE))
     found = tabulate(run, [predict_split(split, placement, encoders, run.profile)])
-    ranking, placed = (table[table.part == "all"] for table in (found["ranking"], found["placed"]))
-    placed = placed[["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]]
-    shown = (ranking.drop(columns=["split", "part"]), placed, found["gate"].drop(columns=["split", "part"]))
-    return "\n".join(map(files.markdown, shown))
+    columns = ["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]
+    ranking, gate = (found[name].drop(columns="split") for name in ("ranking", "gate"))
+    return "\n".join(map(files.markdown, (ranking, found["placed"][columns], gate)))
 
 
 # --- Measured: do its memes land?
@@ -602,11 +601,6 @@ class Graded:
         """Mean grade (0-2) of the meme of every turn; nan where nobody graded it."""
         return self.corpus.grades[np.arange(len(sent.memes)), sent.memes]
 
-    def parts(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Turns of all dialogues, and of those of one kind, as masks."""
-        yield "all", np.full(len(self.corpus.kinds), True)
-        yield from ((kind, self.corpus.kinds == kind) for kind in ("news", "role"))
-
 
 def predict_split(
     split: Split, placement: LearnedPlacement, encoders: Mapping[str, Encode], profile: Profile
@@ -650,16 +644,15 @@ def saved_scores(run: Run, split: str) -> tuple[Predicted, list[str]] | None:
 def tabulate(run: Run, graded: Sequence[Graded]) -> dict[str, pd.DataFrame]:
     """All tables of some splits, saved into the run's report, and as `landing.json` for page and READMEs.
 
-    placed: the memes sent, a row a split, part and way. differences: mean grade of learned minus others.
+    placed: the memes sent, a row a split and way. differences: mean grade of learned minus others.
     gate: does it tell when a meme is wanted? ranking: measures of the ranker. The untouched test is first.
     """
     makers, graded = (placed_rows, difference_rows, gate_rows, ranking_rows), graded[::-1]
     found, shown = {}, {}
     for (name, columns), rows in zip(QUOTED.items(), makers, strict=True):
         found[name] = table = pd.DataFrame([row for one in graded for row in rows(one)])
-        if len(table):
-            table = table[table.part == "all"]
-            table = table[table.way.isin((LEARNED, "greedy", CONTROL))] if name == "placed" else table
+        if name == "placed" and len(table):
+            table = table[table.way.isin((LEARNED, "greedy", CONTROL))]
         shown[name] = frame_rows(table.reindex(columns=columns))
     run.save_tables(**{f"learned_{name}": table for name, table in found.items()})
     run.save_json(TABLES, shown)
@@ -669,13 +662,13 @@ def tabulate(run: Run, graded: Sequence[Graded]) -> dict[str, pd.DataFrame]:
 def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
     """What was sent; a meme that nobody graded counts as not fitting, and `ungraded` is their share."""
     wanted = one.corpus.marks.any(axis=1)
-    for (part, within), (way, sent) in product(one.parts(), one.ways.items()):
-        at = sent.turns & within
+    for way, sent in one.ways.items():
+        at = sent.turns
         given, names = one.grades(sent)[at], one.corpus.names[at].tolist()
         known, fits = np.nan_to_num(given), grades.fits(given)
         shares = np.stack([fits, known == 0, known == 2, fits & wanted[at]], axis=1)
         yield {
-            "split": one.name, "part": part, "way": way, "memes": int(at.sum()),
+            "split": one.name, "way": way, "memes": int(at.sum()),
             "ungraded": float(np.isnan(given).mean()) if at.any() else 0.0,
             **statistics.cluster_mean(known, names, (0, 2)).columns("mean grade"),
             **statistics.mean_columns(SHARES, shares, names, statistics.SHARE),
@@ -696,11 +689,11 @@ def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
         keys = [one.corpus.keys[row] for row in np.flatnonzero(at)]
         return dict(zip(keys, np.nan_to_num(one.grades(sent))[at].tolist(), strict=True))
 
-    for (part, within), (minus, where, our_turns, other, turns) in product(one.parts(), compared):
+    for minus, where, our_turns, other, turns in compared:
         compare = statistics.paired_difference if our_turns is turns else statistics.unpaired_difference
-        rng = statistics.rng(one.corpus.profile.seed, "landing", one.name, part, minus, where)
-        got = compare(values(ours, our_turns & within), values(other, turns & within), rng)
-        row = {"split": one.name, "part": part, "learned minus": minus, "where": where}
+        rng = statistics.rng(one.corpus.profile.seed, "landing", one.name, "all", minus, where)
+        got = compare(values(ours, our_turns), values(other, turns), rng)
+        row = {"split": one.name, "learned minus": minus, "where": where}
         yield {**row, **got.row(), "p": got.p}
 
 
@@ -710,7 +703,7 @@ def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
     clear, filled = np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
     for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
         pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
-        row = {"split": one.name, "part": "all", "gate": gate, "measure": "AUC"}
+        row = {"split": one.name, "gate": gate, "measure": "AUC"}
         yield row | statistics.cluster_auc(*pairs).row()
 
 
@@ -719,11 +712,11 @@ def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
     columns = [grades.MEASURES.index(name) for name in MEASURES]
     ours, papers = (one.corpus.measure(s)[:, columns] for s in (one.found.scores, one.paper))
     measured = {LEARNED: ours, PAPER: papers, f"{LEARNED} minus {PAPER}": ours - papers}
-    for (part, within), (name, values) in product(one.parts(), measured.items()):
-        at, bounds = within[one.corpus.known], None if "minus" in name else statistics.SHARE
-        names = one.corpus.names[one.corpus.known][at].tolist()
-        row = {"split": one.name, "part": part, "what": name, "turns": len(names)}
-        yield row | statistics.mean_columns(MEASURES, values[at], names, bounds)
+    names = one.corpus.names[one.corpus.known].tolist()
+    for name, values in measured.items():
+        bounds = None if "minus" in name else statistics.SHARE
+        row = {"split": one.name, "what": name, "turns": len(names)}
+        yield row | statistics.mean_columns(MEASURES, values, names, bounds)
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:

@@ -128,7 +128,7 @@ def table_of(run: Run, name: str) -> Markup:
 
 def _leaderboards(run: Run) -> dict[str, Markup]:
     """The best systems of each split of the benchmark; none before `make leaderboard`, or of other grades."""
-    rows = benchmark.load(run.report, run.folder / "release")
+    rows = benchmark.load(run.report)
     columns = ("system", "kind", "R@1", "R@5", "nDCG@5", "judged@5", "difference", "p Holm", "dialogues")
     return {
         split: files.html_table(

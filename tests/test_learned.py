@@ -292,22 +292,21 @@ def made(corpus: Corpus, placement) -> Graded:
 def test_what_learned_sends_fits_and_what_the_paper_sends_does_not(made: Graded, tmp_path: Path) -> None:
     run = Run("made", made.corpus.profile, tmp_path / "run", tmp_path / "report")
     found = learned.tabulate(run, [made])
-    placed = found["placed"].query("part == 'all'").set_index("way")
+    placed = found["placed"].set_index("way")
     assert placed.loc["learned", "fits"] > 0.7 > 0.6 > placed.loc["greedy", "fits"]
     sent = made.ways["learned"]
     given = made.corpus.grades[np.arange(len(sent.memes)), sent.memes][sent.turns]
     assert placed.loc["learned", "mean grade"] == pytest.approx(np.nan_to_num(given).mean())
     assert placed.loc["learned", "ungraded"] == pytest.approx(np.isnan(given).mean())
-    gap = found["differences"].query("part == 'all' and where == 'at the turns of learned'")
+    gap = found["differences"].query("where == 'at the turns of learned'")
     assert (gap["mean"] > 0.3).all() and (gap.low > 0).all()
     auc = found["gate"].set_index("gate")["mean"]
     assert auc["learned"] > 0.8 > 0.65 > auc["the paper's top score"]
-    ranking = found["ranking"].query("part == 'all'").set_index("what")["nDCG@5"]
+    ranking = found["ranking"].set_index("what")["nDCG@5"]
     gain = ranking["learned"] - ranking[learned.PAPER]
     assert ranking["learned minus the paper's score"] == pytest.approx(gain)
     quoted = learned.quoted(run)
     assert {row["way"] for row in quoted["placed"]} == {"learned", "greedy", learned.CONTROL}
-    assert all("part" not in row for table in quoted.values() for row in table)
 
 
 def test_the_memory_of_the_last_meme_keeps_memes_apart(made: Graded) -> None:
@@ -345,7 +344,7 @@ def graded(monkeypatch, tmp_path: Path):
 def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     run, path = graded
     assert "learned minus the paper's score" in learned.fit_run(run, path)
-    saved = pd.read_csv(run.report / "tables" / "learned_ranking.csv").query("part == 'all'")
+    saved = pd.read_csv(run.report / "tables" / "learned_ranking.csv")
     assert saved.set_index("what")["R@1"]["learned"] > 0.9
     assert (run.report / "tables" / "learned_placed.csv").is_file()
     assert json.loads(run.write(learned.TABLES).read_text())["ranking"]
