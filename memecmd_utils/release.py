@@ -26,8 +26,6 @@ from memecmd_utils.llm import authored, prompts
 from memecmd_utils.settings import Profile
 
 MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"
-FORMAT = 2
-"""Version of the layout of a release; raised when a reader of the older one could not read it."""
 
 Records = Mapping[str, Sequence[Any]]
 """The records of a release by table."""
@@ -258,7 +256,6 @@ def _fill(
         made_by[part].update(names)
     public = public_settings(profile, kind)
     manifest = {
-        "release_format": FORMAT,
         "dataset": kind,
         "package": "memecmd",
         "package_version": __version__,
@@ -290,8 +287,8 @@ def counts_of(records: Records) -> dict[str, int]:
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """How the `datasets` package stores a picture in Parquet."""
-_ROWS, _PICTURE_ROWS = 10_000, 100
-"""Rows of a group: with pictures few, so that neither writer nor reader holds all of them at once."""
+_ROWS = 100
+"""Rows of a group: few, so that neither writer nor reader holds all pictures at once."""
 
 
 def arrow_schema(table: str) -> pa.Schema:
@@ -327,7 +324,7 @@ def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> 
     files.write_jsonl(folder / f"{table}.jsonl", records)
     columns = arrow_schema(table)
     pictured = "image" in columns.names
-    step = _PICTURE_ROWS if pictured else _ROWS
+    step = _ROWS if pictured else max(1, len(records))
     with files.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
         for first in range(0, len(records), step):
             rows = [record.model_dump(mode="json") for record in records[first : first + step]]
@@ -352,8 +349,6 @@ _NAMED = {
 """What the hub and Croissant call a licence, by words that stand in ours."""
 _KINDS = {"memes": "meme images", "annotations": "meme annotations", "placements": "meme placements"}
 _OWN_SOURCES = ("authored", "drawn", "computed", "user image")
-SHOWN_TEMPLATES = 100
-"""Templates that the card lists, the largest first."""
 
 
 def plain(text: str) -> str:
@@ -471,14 +466,6 @@ def _template_statistics(records: Records) -> dict[str, Any]:
     read = {reading.meme_id for reading in readings if not reading.unscored}
     halves = Counter(meme.split or "no split" for meme in memes)
     in_halves = ", ".join(f"{count:,} {half}" for half, count in sorted(halves.items()))
-    by_template: dict[str, list[schemas.TemplateMeme]] = defaultdict(list)
-    for meme in memes:
-        by_template[meme.template].append(meme)
-    rows, largest = [], sorted(by_template.items(), key=lambda item: (-len(item[1]), item[0]))
-    for name, mine in largest[:SHOWN_TEMPLATES]:
-        of_template = Counter(meme.split for meme in mine)
-        counts = (len(mine), of_template["train"], of_template["validation"])
-        rows.append((plain(name), *counts, sum(meme.meme_id in read for meme in mine)))
     return {
         "sizes": {
             "templates": f"{len(templates):,}, {sum(bool(t.about) for t in templates):,} with their meaning",
@@ -487,8 +474,6 @@ def _template_statistics(records: Records) -> dict[str, Any]:
             "readings": _scored(readings),
             "memes with a reading": f"{len(read):,}",
         },
-        "rows": rows,
-        "more": max(0, len(by_template) - SHOWN_TEMPLATES),
     }
 
 
@@ -672,12 +657,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a release; `ReleaseError` says what is wrong with it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["release_format"] == FORMAT:
-            return manifest
-        wrong = f"release format {manifest['release_format']!r}, this version reads {FORMAT}"
+        DATASETS[manifest["dataset"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        wrong = f"cannot be read: {error}"
-    raise ReleaseError(f"{folder / MANIFEST}: {wrong}")
+        raise ReleaseError(f"{folder / MANIFEST} cannot be read: {error!r}") from error
+    return manifest
 
 
 def verdict(folder: Path) -> str:
