@@ -1,4 +1,3 @@
-# ruff: noqa: F401 - the names that the notebooks use
 """Notebooks 07 and 08, the second paper (2501.13851): CM50, its annotation with knowledge, and mtrCLIP.
 
 It knows nothing of the first paper's stages.
