@@ -72,32 +72,14 @@ class Dataset(NamedTuple):
 TABLES = {
     "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
     "annotations": Table(schemas.Annotation, ("meme_id",), "S+, S-, E, Psi of a meme, or why there is none"),
-    "dialogues": Table(
-        schemas.Dialogue,
-        ("dialogue_id",),
-        "a session: its turns, and a summary for every turn from the second",
-    ),
-    "placements": Table(
-        schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme that a strategy puts at a turn"
-    ),
-    "marks": Table(
-        schemas.Mark,
-        ("dialogue_id", "turn", "marker"),
-        "whether a marker would send a meme at a turn, and which",
-    ),
+    "dialogues": Table(schemas.Dialogue, ("dialogue_id",), "a session: its turns, and their summaries"),
+    "placements": Table(schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme sent at a turn"),
+    "marks": Table(schemas.Mark, ("dialogue_id", "turn", "marker"), "whether a marker would send a meme"),
     "grades": Table(
-        schemas.Grade,
-        ("dialogue_id", "turn", "meme_id", "grader"),
-        "how well a pooled meme fits at a turn (0 to 2)",
+        schemas.Grade, ("dialogue_id", "turn", "meme_id", "grader"), "how well a meme fits, 0-2"
     ),
-    "templates": Table(
-        schemas.TemplateInfo, ("template",), "a template: its names, meaning, and the address of its picture"
-    ),
-    "template_memes": Table(
-        schemas.TemplateMeme,
-        ("meme_id",),
-        "a meme of a template: address, title, numbers, captions, its half",
-    ),
+    "templates": Table(schemas.TemplateInfo, ("template",), "a template: names, meaning, picture's address"),
+    "template_memes": Table(schemas.TemplateMeme, ("meme_id",), "a meme: address, title, numbers, captions"),
     "readings": Table(
         schemas.MemeReading, ("meme_id", "source", "prompt", "context"), "what one annotator says of a meme"
     ),
@@ -675,8 +657,7 @@ def verdict(folder: Path) -> str:
 
 
 def _listing(folder: Path, problems: Sequence[str]) -> str:
-    more = ["..."] if len(problems) > 20 else []
-    return "\n".join([f"{folder.name}: {len(problems)} problems", *problems[:20], *more])
+    return "\n".join([f"{folder.name}: {len(problems)} problems, the first of them", *problems[:20]])
 
 
 def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str) -> list[str]:
