@@ -99,20 +99,21 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
-    truth = load_json(run, "ground_truth.json")
+    truth, measured = load_json(run, "ground_truth.json"), load_json(run, "judge_checks.json")
     grades = graded.grades_of_placed(records.placements, records.truth)
     found = evaluation.numbers(
-        run.profile, records.memes, records.dialogues, records.placements, records.ratings,
-        records.consistency, dict(records.gates), truth, grades,
-    )  # fmt: skip
+        run.profile, records.memes, records.dialogues, records.placements, records.ratings
+    )
     # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
     quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
     made = studies.load_tables(run)["tables"]
     found |= {
+        "gates": dict(records.gates),
+        **{name: rows for name, rows in measured.items() if name != "trust"},
         "ground_truth": {name: truth[name] for name in shown if name in truth},
         "studies": {
-            "trust": load_json(run, "judge_checks.json")["trust"],
+            "trust": measured["trust"],
             **{name: made.get(name, []) for name in quoted},
         },
         "teaching": _teaching_levels(grades.get("greedy", {})),
