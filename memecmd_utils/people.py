@@ -56,7 +56,6 @@ class HumanRating(BaseModel):
     contextual_appropriateness: Score
     humor_effect: Score
     conversational_coherence: Score
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     at: AwareDatetime
     comment: str = ""
     made_up: bool = False

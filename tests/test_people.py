@@ -133,7 +133,7 @@ def test_the_latest_answer_counts_and_trials_and_other_forms_do_not(tmp_path) ->
 
 @pytest.mark.parametrize(
     ("column", "cell"),
-    [("humor_effect", "101"), ("humor_effect", ""), ("at", "2026-01-31T12:00:00"), ("seconds", "-3")],
+    [("humor_effect", "101"), ("humor_effect", ""), ("at", "2026-01-31T12:00:00")],
 )
 def test_a_bad_row_is_refused_with_its_number(file, tmp_path, column, cell) -> None:
     table = pd.read_csv(file, dtype=str)
@@ -228,7 +228,6 @@ def test_items_by_keyboard_a_reload_and_the_csv(page) -> None:
     driver, made, folder = page()
     keys(driver, Keys.TAB)  # from the top of the page to the name
     keys(driver, "rater-1", Keys.TAB, " ", Keys.TAB, " ", Keys.TAB, Keys.ENTER)
-    assert by_id(driver, "trial-note").is_displayed()
     # The first question has the focus; arrows change by five, End is 100, a blank takes the middle.
     keys(driver, Keys.HOME, Keys.TAB, Keys.ARROW_RIGHT, Keys.TAB, Keys.END, Keys.TAB, " ", Keys.ENTER)
     assert "missing" in by_id(driver, "say").text
@@ -246,7 +245,6 @@ def test_items_by_keyboard_a_reload_and_the_csv(page) -> None:
     (answer,) = pd.read_csv(file).itertuples()
     assert [getattr(answer, name) for name in DIMENSIONS] == [0, 55, 100, 50, 0]
     assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", 1)
-    assert 0 < answer.seconds < 600
     assert people.collect(folder, made)[1] == 1, "a trial"
 
 

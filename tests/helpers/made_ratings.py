@@ -57,7 +57,6 @@ def answers(made: Form, raters: Sequence[str] = ("r1", "r2", "r3"), **changes: A
                 "item": item,
                 "rater": rater,
                 "at": "2026-01-31T12:00:00Z",
-                "seconds": 20,
             }
             found.append(HumanRating(**values, **given, **changes).model_dump())
     return pd.DataFrame(found)
