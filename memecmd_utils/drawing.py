@@ -82,30 +82,12 @@ def pil_font(size: int, chinese: bool = True) -> ImageFont.FreeTypeFont:
 
 LARGE = 300_000
 """Bytes from which on a picture on a page has 256 colours."""
-_STYLE: dict[str, Any] = {
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.unicode_minus": False,
-    "figure.constrained_layout.use": True,
-    "font.family": [FAMILY, "DejaVu Sans"],
-    "font.size": 10,
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "mathtext.fontset": "dejavusans",
-    "savefig.dpi": 150,
-}
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the style and the Chinese font; matplotlib's settings are as before on leaving."""
-    import matplotlib
+    import matplotlib.style
     from matplotlib import font_manager
 
     font = str(cjk_font_path())
@@ -113,7 +95,7 @@ def style() -> Iterator[None]:
         font_manager.fontManager.addfont(font)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change the tracked figures
-        matplotlib.rcParams.update(_STYLE)
+        matplotlib.style.use(files.HTML / "figures.mplstyle")
         yield
 
 

@@ -298,17 +298,6 @@ def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def source_states(located: Mapping[str, LocatedSource]) -> dict[str, str]:
-    """Commit and number of files of each data set that is there, for a manifest."""
-    counts = {
-        name: len(_files_in(one.path)) if one.path.is_dir() else 1
-        for name, one in located.items()
-        if one.path is not None
-    }
-    commits = {name: f"commit {one.commit} " if one.commit else "" for name, one in located.items()}
-    return {name: f"{commits[name]}files {count}" for name, count in counts.items()}
-
-
 # --- feeds and pictures -----------------------------------------------------------------------------------
 
 PRODUCT = "MemeCMD"

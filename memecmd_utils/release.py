@@ -1,7 +1,4 @@
-"""Stage 06, the dataset as a folder that others can load: tables, pictures, card, Croissant, checksums.
-
-A release holds the dialogues of a run (2507.00891) or template memes (2501.13851).
-"""
+"""Stage 06, the dataset as a folder that others can load: tables, pictures, card, Croissant, checksums."""
 
 import hashlib
 import json
@@ -26,8 +23,6 @@ from memecmd_utils.llm import authored, prompts
 from memecmd_utils.settings import Profile
 
 MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"
-FORMAT = 2
-"""Version of the layout of a release; raised when a reader of the older one could not read it."""
 
 Records = Mapping[str, Sequence[Any]]
 """The records of a release by table."""
@@ -37,7 +32,7 @@ class ReleaseError(MemecmdError, ValueError):
     """A release whose parts do not fit together; the message lists what is wrong."""
 
 
-# --- The two kinds of release and their tables
+# --- The tables
 
 
 class ReleaseMeme(schemas.Meme):
@@ -56,77 +51,17 @@ class Table(NamedTuple):
     """What one record is."""
 
 
-class Dataset(NamedTuple):
-    """What all releases of one kind have in common."""
-
-    tables: tuple[str, ...]
-    optional: tuple[str, ...]
-    """Tables that are left out when there are no records."""
-    main: str
-    """The table that is loaded when none is named; its records give the size."""
-    language: str
-    title: str
-    summary: str
-    paper: str
-    paper_url: str
-
-
 TABLES = {
     "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
     "annotations": Table(schemas.Annotation, ("meme_id",), "S+, S-, E, Psi of a meme, or why there is none"),
-    "dialogues": Table(
-        schemas.Dialogue,
-        ("dialogue_id",),
-        "a session: its turns, and a summary for every turn from the second",
-    ),
-    "placements": Table(
-        schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme that a strategy puts at a turn"
-    ),
-    "marks": Table(
-        schemas.Mark,
-        ("dialogue_id", "turn", "marker"),
-        "whether a marker would send a meme at a turn, and which",
-    ),
-    "grades": Table(
-        schemas.Grade,
-        ("dialogue_id", "turn", "meme_id", "grader"),
-        "how well a pooled meme fits at a turn (0 to 2)",
-    ),
-    "templates": Table(
-        schemas.TemplateInfo, ("template",), "a template: its names, meaning, and the address of its picture"
-    ),
-    "template_memes": Table(
-        schemas.TemplateMeme,
-        ("meme_id",),
-        "a meme of a template: address, title, numbers, captions, its half",
-    ),
-    "readings": Table(
-        schemas.MemeReading, ("meme_id", "source", "prompt", "context"), "what one annotator says of a meme"
-    ),
+    "dialogues": Table(schemas.Dialogue, ("dialogue_id",), "a session: its turns, and their summaries"),
+    "placements": Table(schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme sent at a turn"),
+    "marks": Table(schemas.Mark, ("dialogue_id", "turn", "marker"), "whether a marker would send a meme"),
+    "grades": Table(schemas.Grade, ("dialogue_id", "turn", "meme_id", "grader"), "how well a meme fits, 0-2"),
 }
-DIALOGUES, TEMPLATES = "dialogues", "templates"
-DATASETS = {
-    DIALOGUES: Dataset(
-        tables=("memes", "annotations", "dialogues", "placements", "marks", "grades"),
-        optional=("marks", "grades"),
-        main="dialogues",
-        language="zh",
-        title="MemeCMD",
-        summary="Chinese multi-turn dialogues with contextually retrieved memes.",
-        paper="MemeCMD, arXiv 2507.00891",
-        paper_url="https://arxiv.org/abs/2507.00891",
-    ),
-    TEMPLATES: Dataset(
-        tables=("templates", "template_memes", "readings"),
-        optional=("readings",),
-        main="template_memes",
-        language="en",
-        title="MemeCMD template memes",
-        summary="Template memes with captions, and readings of them, without images.",
-        paper="CM50 and mtrCLIP, arXiv 2501.13851",
-        paper_url="https://arxiv.org/abs/2501.13851",
-    ),
-}
+OPTIONAL = ("marks", "grades")
+"""Tables that are left out when there are no records."""
+PAPER = "https://arxiv.org/abs/2507.00891"
 
 
 # --- Writing
@@ -145,41 +80,16 @@ def write_release(
 ) -> dict[str, int]:
     """Write the dataset of a run and return the number of records of each kind.
 
-    `records` are those of the tables that `DATASETS["dialogues"]` names; pictures lie below `run_dir`, and
-    those without a licence are left out. `models` names models that no record does, such as the embedder and
-    the judges, by what they did. `published` is an ISO date. `further` writes what else belongs into the
+    `records` are those of `TABLES`; pictures lie below `run_dir`, and those without a licence are left out.
+    `models` names models that no record does, such as the embedder and the judges, by what they did.
+    `published` is an ISO date. `further` writes what else belongs into the
     folder. Raises `ReleaseError` for records that do not fit together.
     """
     with _in_place_of(release_dir) as folder:
         copied = {**records, "memes": _copied(records["memes"], run_dir, folder)}
         if further:
             further(folder)
-        return _fill(folder, DIALOGUES, copied, profile, run, published, models or {}, _inputs(profile))
-
-
-def write_template_release(
-    release_dir: Path,
-    infos: Sequence[schemas.TemplateInfo],
-    memes: Sequence[schemas.TemplateMeme],
-    readings: Sequence[schemas.MemeReading],
-    profile: Profile,
-    *,
-    run: str = "",
-    inputs: Mapping[str, str] | None = None,
-    published: str = "",
-) -> dict[str, int]:
-    """Write templates, memes and readings as a release (2501.13851, Section 3); the number of each.
-
-    No image is in it: of a template's blank picture only the address stays. Templates without a meme are left
-    out. `inputs` says of each source what state it was in, `published` is an ISO date.
-    Raises `ReleaseError` for records that do not fit together, such as a reading of a meme that is not there.
-    """
-    used = {meme.template for meme in memes}
-    kept = [info.model_copy(update={"picture": ""}) for info in infos if info.template in used]
-    records = {"templates": kept, "template_memes": memes, "readings": readings}
-    sources = {"prompts": _prompt_hashes(), "sources": dict(inputs or {})}
-    with _in_place_of(release_dir) as folder:
-        return _fill(folder, TEMPLATES, records, profile, run, published, {}, sources)
+        return _fill(folder, copied, profile, run, published, models or {})
 
 
 @contextmanager
@@ -218,33 +128,29 @@ def _copied(memes: Sequence[schemas.Meme], run_dir: Path, folder: Path) -> list[
 
 def _fill(
     folder: Path,
-    kind: str,
     given: Records,
     profile: Profile,
     run: str,
     published: str,
     models: Mapping[str, Sequence[str]],
-    inputs: Mapping[str, Mapping[str, str]],
 ) -> dict[str, int]:
     """Write tables, card, licence note, Croissant metadata, manifest and checksums into a new release."""
-    dataset = DATASETS[kind]
-    records = {name: given[name] for name in dataset.tables if given[name] or name not in dataset.optional}
+    records = {name: given[name] for name in TABLES if given[name] or name not in OPTIONAL}
     if problems := _problems(records):
         raise ReleaseError(_listing(folder, problems))
     for table, rows in records.items():
         write_table(folder, table, rows)
     sources = provenance(records)
     values = {
-        "kind": kind,
-        "dataset": dataset,
-        "name": f"{dataset.title} {profile.name}",
+        "name": f"MemeCMD {profile.name}",
+        "paper": PAPER,
         "profile": profile,
         "version": __version__,
         "tables": {name: (TABLES[name], len(rows)) for name, rows in records.items()},
         "bytes": {name: (folder / f"{name}.parquet").stat().st_size for name in records},
         "sources": sources,
         "licence": _licences(records, sources),
-        "numbers": (_template_statistics if kind == TEMPLATES else _dialogue_statistics)(records),
+        "numbers": _statistics(records),
         "splits": sorted(path.parent.name for path in (folder / "benchmark").glob("*/qrels")),
     }
     # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
@@ -256,17 +162,15 @@ def _fill(
     made_by: dict[str, set[str]] = defaultdict(set)
     for part, names in [*((row["kind"], [row["source"]]) for row in sources), *models.items()]:
         made_by[part].update(names)
-    public = public_settings(profile, kind)
+    public = public_settings(profile)
     manifest = {
-        "release_format": FORMAT,
-        "dataset": kind,
         "package": "memecmd",
         "package_version": __version__,
         "run": run or profile.name,
         "settings": public,
         "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
         "models": {part: sorted(names) for part, names in made_by.items()},
-        "inputs": inputs,
+        "inputs": _inputs(profile),
         "counts": counts_of(records),
         "files": _files(folder),
     }
@@ -279,10 +183,8 @@ def _fill(
 def counts_of(records: Records) -> dict[str, int]:
     """Number of records of every table; of dialogues also the turns, of the library the pictures."""
     numbers = {table: len(rows) for table, rows in records.items()}
-    if "dialogues" in records:
-        numbers["turns"] = sum(len(dialogue.turns) for dialogue in records["dialogues"])
-        numbers["images"] = sum(bool(meme.file) for meme in records["memes"])
-    return numbers
+    turns = sum(len(dialogue.turns) for dialogue in records["dialogues"])
+    return {**numbers, "turns": turns, "images": sum(bool(meme.file) for meme in records["memes"])}
 
 
 # --- Parquet
@@ -290,8 +192,8 @@ def counts_of(records: Records) -> dict[str, int]:
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """How the `datasets` package stores a picture in Parquet."""
-_ROWS, _PICTURE_ROWS = 10_000, 100
-"""Rows of a group: with pictures few, so that neither writer nor reader holds all of them at once."""
+_ROWS = 100
+"""Rows of a group: few, so that neither writer nor reader holds all pictures at once."""
 
 
 def arrow_schema(table: str) -> pa.Schema:
@@ -327,7 +229,7 @@ def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> 
     files.write_jsonl(folder / f"{table}.jsonl", records)
     columns = arrow_schema(table)
     pictured = "image" in columns.names
-    step = _PICTURE_ROWS if pictured else _ROWS
+    step = _ROWS if pictured else max(1, len(records))
     with files.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
         for first in range(0, len(records), step):
             rows = [record.model_dump(mode="json") for record in records[first : first + step]]
@@ -343,17 +245,15 @@ def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> 
 TERMS_OF_MODEL = "the terms of the model and of its provider"
 UNSTATED = "none stated: the rights are yours to check"
 AUTHORED = "CC BY 4.0"
-FROM_CM50 = "Apache-2.0, as stated where CM50 is published"
 _NAMED = {
     "BY-SA": ("cc-by-sa-4.0", "https://creativecommons.org/licenses/by-sa/4.0/"),
-    FROM_CM50: ("apache-2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
     AUTHORED: ("cc-by-4.0", "https://creativecommons.org/licenses/by/4.0/"),
 }
 """What the hub and Croissant call a licence, by words that stand in ours."""
 _KINDS = {"memes": "meme images", "annotations": "meme annotations", "placements": "meme placements"}
-_OWN_SOURCES = ("authored", "drawn", "computed", "user image")
-SHOWN_TEMPLATES = 100
-"""Templates that the card lists, the largest first."""
+_TERMS = dict.fromkeys(("drawn", "computed", "user image", "user dialogue"), UNSTATED) | {
+    "authored": AUTHORED
+}
 
 
 def plain(text: str) -> str:
@@ -374,29 +274,10 @@ def provenance(records: Records) -> list[dict[str, Any]]:
         else:
             kinds[_KINDS.get(table, table.replace("_", " "))] = rows
     return [
-        {"kind": kind, "source": source, "count": count, "words": _words(kind, source)}
+        {"kind": kind, "source": source, "count": count, "words": schemas.describe_source(source)}
         for kind, rows in kinds.items()
         for source, count in Counter(record.source for record in rows).most_common()
     ]
-
-
-def _words(kind: str, source: str) -> str:
-    """What the source of records of one kind means."""
-    by_users = kind in ("templates", "template memes") and source not in _OWN_SOURCES
-    words = "texts from Imgflip" if by_users else schemas.describe_source(source)
-    if "cm50" in source.lower():  # `cm50` itself, or for example `gpt-4o@cm50`
-        return f"{words}, published with CM50"
-    return f"{words}, recorded by ImgFlip575K" if by_users else words
-
-
-def _terms(kind: str, source: str) -> str:
-    """The licence of texts of one kind from one source."""
-    if source == "authored":
-        return AUTHORED
-    if "cm50" in source.lower():
-        return FROM_CM50
-    by_users = kind in ("templates", "template memes") or source in _OWN_SOURCES
-    return UNSTATED if by_users else TERMS_OF_MODEL
 
 
 def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -408,13 +289,12 @@ def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[st
     texts: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in sources:
         if row["kind"] not in ("meme images", "meme placements"):
-            texts[row["source"], _terms(row["kind"], row["source"])].append(row["kind"])
+            texts[row["source"], _TERMS.get(row["source"], TERMS_OF_MODEL)].append(row["kind"])
     parts += [(f"{', '.join(kinds)} (`{plain(name)}`)", terms) for (name, terms), kinds in texts.items()]
     stated = {terms for _, terms in parts}
     named = {words: tag for words, tag in _NAMED.items() if any(words in terms for terms in stated)}
     unclear = [terms for terms in stated if not any(words in terms for words in _NAMED)]
-    if "placements" in records:
-        parts.append(("placements: ids and computed numbers", "no rights are claimed in them"))
+    parts.append(("placements: ids and computed numbers", "no rights are claimed in them"))
     return {
         "parts": [*parts, ("code that made this release, not part of it", "MIT")],
         "tags": [tag for tag, _ in named.values()] + (["other"] if unclear or not named else []),
@@ -435,7 +315,7 @@ def _scored(records: Sequence[Any]) -> str:
     return f"{len(records):,}, of which {unscored:,} came to nothing (`unscored`)"
 
 
-def _dialogue_statistics(records: Records) -> dict[str, Any]:
+def _statistics(records: Records) -> dict[str, Any]:
     """The numbers of the card: printed cells."""
     dialogues, memes, placements = (records[name] for name in ("dialogues", "memes", "placements"))
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
@@ -465,55 +345,9 @@ def _dialogue_statistics(records: Records) -> dict[str, Any]:
     }
 
 
-def _template_statistics(records: Records) -> dict[str, Any]:
-    """The numbers of the card: printed cells."""
-    templates, memes, readings = (records.get(name, ()) for name in DATASETS[TEMPLATES].tables)
-    read = {reading.meme_id for reading in readings if not reading.unscored}
-    halves = Counter(meme.split or "no split" for meme in memes)
-    in_halves = ", ".join(f"{count:,} {half}" for half, count in sorted(halves.items()))
-    by_template: dict[str, list[schemas.TemplateMeme]] = defaultdict(list)
-    for meme in memes:
-        by_template[meme.template].append(meme)
-    rows, largest = [], sorted(by_template.items(), key=lambda item: (-len(item[1]), item[0]))
-    for name, mine in largest[:SHOWN_TEMPLATES]:
-        of_template = Counter(meme.split for meme in mine)
-        counts = (len(mine), of_template["train"], of_template["validation"])
-        rows.append((plain(name), *counts, sum(meme.meme_id in read for meme in mine)))
-    return {
-        "sizes": {
-            "templates": f"{len(templates):,}, {sum(bool(t.about) for t in templates):,} with their meaning",
-            "memes": f"{len(memes):,} ({in_halves})",
-            "characters of the embedded text": _range([len(meme.text) for meme in memes]),
-            "readings": _scored(readings),
-            "memes with a reading": f"{len(read):,}",
-        },
-        "rows": rows,
-        "more": max(0, len(by_template) - SHOWN_TEMPLATES),
-    }
-
-
 # --- Croissant 1.0
 
 
-_CONTEXT_TERMS = (
-    "@language @vocab citeAs column conformsTo cr rai data dataType dct equivalentProperty examples extract "
-    "field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5 parentField path "
-    "recordSet references regex repeated replace samplingRate sc separator source subField transform"
-)
-_FOREIGN_TERMS: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "sc": "https://schema.org/",
-}
-_CONTEXT = {term: _FOREIGN_TERMS.get(term, f"cr:{term}") for term in _CONTEXT_TERMS.split()}
-"""The context that Croissant 1.0 prescribes."""
 _FORMATS = {
     ".parquet": "application/x-parquet",
     ".jsonl": "application/jsonlines",
@@ -525,20 +359,20 @@ _FORMATS = {
 
 def _write_croissant(folder: Path, card: Mapping[str, Any], published: str) -> None:
     """Write the metadata of the files that are in the folder, and of the tables that its `card` names."""
-    dataset = card["dataset"]
     counted = " ".join(f"{row['count']} {row['kind']}: {plain(row['words'])}." for row in card["sources"])
     value: dict[str, Any] = {
-        "@context": _CONTEXT,
+        # The context that Croissant 1.0 prescribes.
+        "@context": json.loads((files.HTML / "croissant_context.json").read_text(encoding="utf-8")),
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": card["name"],
-        "description": f"{dataset.summary} {counted}",
+        "description": f"Chinese multi-turn dialogues with contextually retrieved memes. {counted}",
         "version": __version__,
-        "url": dataset.paper_url,
-        "inLanguage": dataset.language,
+        "url": PAPER,
+        "inLanguage": "zh",
         "license": card["licence"]["urls"],
-        "isBasedOn": dataset.paper_url,
-        "citeAs": f"{dataset.paper}, {dataset.paper_url}",
+        "isBasedOn": PAPER,
+        "citeAs": f"MemeCMD, arXiv 2507.00891, {PAPER}",
         "creator": {"@type": "sc:Organization", "name": "The MemeCMD developers"},
         **({"datePublished": published} if published else {}),
         "distribution": [
@@ -606,7 +440,7 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
-def public_settings(profile: Profile, kind: str = DIALOGUES) -> dict[str, Any]:
+def public_settings(profile: Profile) -> dict[str, Any]:
     """The settings that decide what a run makes, fit to be passed on.
 
     Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
@@ -615,7 +449,7 @@ def public_settings(profile: Profile, kind: str = DIALOGUES) -> dict[str, Any]:
     values = settings.deciding(profile.model_dump(mode="json"))
     feeds = values["dialogue"]["feeds"]
     values["dialogue"]["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in feeds]
-    left_out = ("cm50", "mtrclip") if kind == DIALOGUES else ()  # they decide nothing of a dialogue
+    left_out = ("cm50", "mtrclip")  # they decide nothing of a dialogue
     return _without_places({key: value for key, value in values.items() if key not in left_out})
 
 
@@ -658,7 +492,7 @@ def check_release(folder: Path) -> dict[str, int]:
     listed = {path: digest for path, (_, digest) in manifest["files"].items()}
     problems += _differences(listed, {k: v for k, v in digests.items() if k != MANIFEST}, MANIFEST)
     if not problems:
-        tables = [name for name in DATASETS[manifest["dataset"]].tables if f"{name}.jsonl" in found]
+        tables = [name for name in TABLES if f"{name}.jsonl" in found]
         records = {name: files.read_jsonl(folder / f"{name}.jsonl", TABLES[name].schema) for name in tables}
         problems = _problems(records)
         if manifest["counts"] != counts_of(records):
@@ -672,12 +506,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a release; `ReleaseError` says what is wrong with it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["release_format"] == FORMAT:
-            return manifest
-        wrong = f"release format {manifest['release_format']!r}, this version reads {FORMAT}"
+        manifest["files"], manifest["counts"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        wrong = f"cannot be read: {error}"
-    raise ReleaseError(f"{folder / MANIFEST}: {wrong}")
+        raise ReleaseError(f"{folder / MANIFEST} cannot be read: {error!r}") from error
+    return manifest
 
 
 def verdict(folder: Path) -> str:
@@ -692,8 +524,7 @@ def verdict(folder: Path) -> str:
 
 
 def _listing(folder: Path, problems: Sequence[str]) -> str:
-    more = ["..."] if len(problems) > 20 else []
-    return "\n".join([f"{folder.name}: {len(problems)} problems", *problems[:20], *more])
+    return "\n".join([f"{folder.name}: {len(problems)} problems, the first of them", *problems[:20]])
 
 
 def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str) -> list[str]:
@@ -706,10 +537,8 @@ def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str)
 
 def _problems(records: Records) -> list[str]:
     """Which records do not fit together: keys that stand twice, and names of what is not there."""
-    turns = {(d.dialogue_id, t.turn): t.speaker for d in records.get("dialogues", ()) for t in d.turns}
-    templates = {info.template for info in records.get("templates", ())}
-    library = records.get("memes", records.get("template_memes", ()))
-    known = {meme.meme_id for meme in library}
+    turns = {(d.dialogue_id, t.turn): t.speaker for d in records["dialogues"] for t in d.turns}
+    known = {meme.meme_id for meme in records["memes"]}
     problems = []
     for table, rows in records.items():
         seen = set()
@@ -725,8 +554,6 @@ def _problems(records: Records) -> list[str]:
                 problems.append(f"{where}: flagged as {unsafe}, more than its id is there")
             named = row.best if table == "marks" else [row.meme_id] if hasattr(row, "meme_id") else []
             problems += [f"{where}: no meme {name}" for name in named if name not in known and not unsafe]
-            if table == "template_memes" and row.template not in templates:
-                problems.append(f"{where}: no template {row.template}")
             if hasattr(row, "turn"):
                 speaker = turns.get((row.dialogue_id, row.turn))
                 if speaker is None or getattr(row, "speaker", speaker) != speaker:

@@ -576,9 +576,7 @@ def differences(a: Any, b: Any, where: str = "") -> list[str]:
     if isinstance(a, list) and isinstance(b, list):
         if len(a) != len(b):
             return [f"{where}: {len(a)} and {len(b)} entries"]
-        return [
-            d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{where}[{i}]")
-        ]
+        return differences(dict(enumerate(a)), dict(enumerate(b)), where)
     if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
         same = math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
         return [] if same else [f"{where}: {a} and {b}"]

@@ -172,7 +172,7 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
         "memecap": ("given", one),
         "figmemes": ("given", place / "raw" / "templates" / "figmemes"),
     }
-    assert fetch.source_states(found)["imgflip"] == "files 1" and found["cm50"].why == "fetching is off"
+    assert found["cm50"].why == "fetching is off"
     table = fetch.source_table(found).set_index("key")
     assert (
         table.loc["imgflip", "where"] == "mine"
@@ -194,7 +194,6 @@ def test_a_data_set_is_fetched_once_and_a_missing_one_says_why(place: Path, monk
         found = fetch.locate(Profile(name="x"))
         assert (found["memecap"].state, found["imgflip"].state) == ("fetched", "missing")
         assert found["memecap"].commit and "git fetch failed" in found["imgflip"].why
-        assert fetch.source_states(found) == {"memecap": f"commit {found['memecap'].commit} files 1"}
         shutil.rmtree(home, ignore_errors=True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch.locate(Profile(name="x"), names=["memecap"]).keys() == {"memecap"}

@@ -168,7 +168,7 @@ def test_the_curation_file_is_honoured(root):
         ("file,action,why\nb.png,drop,\n", r"line 2: there is no file 'b\.png'"),
         ("file,action,why\na.png,rate,\n", "line 2: action 'rate'"),
         ("file,action,why\na.png,keep,\na.png,drop,\n", "line 3: 'a.png' is kept on one line"),
-        ("file,action,why\n中文图.png,drop,\n".encode("gbk"), "is not UTF-8"),
+        ("file,action,why\n中文图.png,drop,\n".encode("gbk"), "as CSV in UTF-8"),
         (None, "No such file"),
     ],
 )

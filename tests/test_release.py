@@ -9,14 +9,13 @@ import made_release
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_release import NASTY, write
+from made_release import write
 from made_up import annotation, dialogue, meme, placement
 
 from memecmd_utils import __main__ as commands
 from memecmd_utils import __version__, files, release, schemas
 from memecmd_utils.files import paths, sha256
 from memecmd_utils.llm import prompts
-from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
 from memecmd_utils.settings import Profile
 
 COUNTS = {"memes": 3, "annotations": 2, "dialogues": 2, "placements": 2, "marks": 2, "grades": 4}
@@ -155,7 +154,7 @@ def test_nothing_private_is_in_the_settings(tmp_path: Path) -> None:
         cm50={"imgflip": str(tmp_path / "secret")},
     )  # fmt: skip
     found = release.public_settings(profile)
-    text = json.dumps(found) + json.dumps(release.public_settings(profile, release.TEMPLATES))
+    text = json.dumps(found)
     for private in ("gpu-17", "SECRET_VARIABLE", "me/", "hush", "elsewhere", str(paths.root), str(tmp_path)):
         assert private not in text, private
     assert found["library"]["sources"] == ["data/raw/x", "holiday", "example"]
@@ -181,11 +180,7 @@ def test_texts_of_any_kind_survive_and_break_nothing(run_dir: Path, tmp_path: Pa
 
 def test_the_manifest_names_what_a_release_was_made_from(made: Path) -> None:
     found = release.read_manifest(made)
-    assert (found["run"], found["package_version"], found["dataset"]) == (
-        "some-run",
-        __version__,
-        "dialogues",
-    )
+    assert (found["run"], found["package_version"]) == ("some-run", __version__)
     assert found["models"]["judges"] == ["model j@1"]
     assert found["models"]["meme annotations"] == ["authored", "big-model@v2"]
     assert found["inputs"]["prompts"]["annotation"] == prompts.prompt_sha256("annotation")
@@ -224,7 +219,6 @@ def sign(folder: Path) -> None:
         (lambda d: (d / "sha256sums.txt").unlink(), False, "not listed in sha256sums.txt"),
         (lambda d: (d / "manifest.json").unlink(), False, "manifest.json"),
         (lambda d: (d / "manifest.json").write_text("[]"), False, "manifest.json"),
-        (lambda d: edit(d / "manifest.json", '_format": 2', '_format": 9'), False, "format 9"),
         (lambda d: edit(d / "manifest.json", '"grades": 4', '"grades": 5'), True, "counts .* are not those"),
         (lambda d: edit(d / "marks.jsonl", '"two"', '"one"'), True, "marks .*one: stands twice"),
         (lambda d: edit(d / "grades.jsonl", '"m1"', '"m9"'), True, "no meme m9"),
@@ -299,73 +293,3 @@ def test_datasets_and_mlcroissant_read_every_table(made: Path, tmp_path: Path) -
     assert (
         found["marks"]["rows"][0]["best"] == ["m2", "m1"] and found["placements"]["rows"][1]["rank"] is None
     )
-
-
-# --- Template memes (2501.13851)
-
-
-def template_meme(meme_id: str, template: str = "Made-Cat", **changes: object) -> TemplateMeme:
-    values = {"source": "imgflip575k", "url": f"https://i.example/{meme_id}.jpg", "split": "train"}
-    values |= {"captions": ["when the test", "is green"], "views": 12, "votes": 3}
-    return TemplateMeme(meme_id=meme_id, template=template, **{**values, **changes})
-
-
-def reading(meme_id: str, **changes: object) -> MemeReading:
-    values = {"source": "gpt-4o@cm50", "meme_caption": "made up", "emotion": "joy"}
-    return MemeReading(meme_id=meme_id, **{**values, **changes})
-
-
-def write_templates(target: Path, **changes: object) -> dict[str, int]:
-    about = {"about": "It means much.", "picture": "img/t.jpg", "url": "https://i.example/t.jpg"}
-    values = {
-        "infos": [
-            TemplateInfo(source=source, template=name, **about)
-            for name, source in (("Made-Cat", "imgflip575k"), ("Made-Dog", "cm50"), ("Unused", "imgflip575k"))
-        ],
-        "memes": [
-            template_meme("a1"), template_meme("a2", split="validation"), template_meme("b1", "Made-Dog")
-        ],
-        "readings": [reading("a1"), reading("a1", source="tiny-model@q4", prompt="gpt4o", context=True)],
-        "profile": Profile(name="made"),
-        "inputs": {"imgflip": "files 3 sha256 00"},
-        "published": "2026-01-31",
-        **changes,
-    }  # fmt: skip
-    return release.write_template_release(target, **values)
-
-
-def test_template_memes_are_a_release_without_images(tmp_path: Path) -> None:
-    counts = write_templates(tmp_path / "r")
-    assert (
-        counts
-        == {"templates": 2, "template_memes": 3, "readings": 2}
-        == release.check_release(tmp_path / "r")
-    )
-    templates = files.read_jsonl(tmp_path / "r" / "templates.jsonl", TemplateInfo)
-    assert [t.template for t in templates] == ["Made-Cat", "Made-Dog"], "one without a meme is left out"
-    assert {t.picture for t in templates} == {""} and not [
-        p for p in (tmp_path / "r").iterdir() if p.is_dir()
-    ]
-    header, text = card(tmp_path / "r")
-    assert header["license"] == ["apache-2.0", "other"] and header["language"] == ["en"]
-    for row in (
-        "| memes | 3 (2 train, 1 validation) |", "| Made-Cat | 2 | 1 | 1 | 1 |",
-        "template memes (`imgflip575k`) | none stated: the rights are yours to check",
-        "readings (`gpt-4o@cm50`) | Apache-2.0, as stated", "not moderated",
-    ):  # fmt: skip
-        assert row in text, row
-    assert release.read_manifest(tmp_path / "r")["inputs"]["sources"] == {"imgflip": "files 3 sha256 00"}
-    found = json.loads(made_release.outside(LOAD, tmp_path, str(tmp_path / "r"))[0])
-    assert found["issues"] == [] and found["language"] in ("en", ["en"]) and found["default"] == 3
-    assert found["template_memes"]["rows"][0]["captions"] == ["when the test", "is green"]
-    assert found["readings"]["rows"][0]["context"] is None and found["readings"]["rows"][1]["context"] is True
-
-
-def test_hostile_texts_of_strangers_make_a_valid_release(tmp_path: Path) -> None:
-    memes = [template_meme("a1", NASTY, captions=[NASTY, ""], title=NASTY, source=NASTY, split=None)]
-    infos = [TemplateInfo(source=NASTY, template=NASTY, about=NASTY)]
-    write_templates(
-        tmp_path / "r", infos=infos, memes=memes, readings=[reading("a1", source=NASTY, emotion=NASTY)]
-    )
-    assert files.read_jsonl(tmp_path / "r" / "templates.jsonl", TemplateInfo)[0].about == NASTY
-    validate(tmp_path / "r", tmp_path)

@@ -1,7 +1,6 @@
 """Notebooks 07 and 08 from top to bottom: on made-up data sets, and with nothing given."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fault_server import FaultServer
 from stage_run import command
 from template_world import CAPS, HELD_OUT, MEMES, UNPOPULAR
 
-from memecmd_utils import files, release
+from memecmd_utils import files
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
@@ -121,9 +120,6 @@ def test_all_data_sets(checkout: Path, made: dict[str, str], tmp_path: Path) -> 
     first, second = map(done.texts, NOTEBOOKS)
     assert f"{CAPS} memes with a picture, 1 without" in first and "a model annotates template memes" in first
     assert "mtrclip.tune is off" in second
-    copy = tmp_path / "copy"
-    shutil.copytree(done.data / "release_templates", copy)
-    assert release.check_release(copy) == {"templates": 6, "template_memes": N, "readings": N}
     written = [path for folder in (done.data, done.report) for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 40 and not [path for path in written if AUTHOR.encode() in path.read_bytes()]
 

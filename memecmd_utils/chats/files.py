@@ -1,7 +1,7 @@
 """The files that chats come in: a table, JSON, lines of text. Read once, and written back with memes in them.
 
-Everything else stays as it stood: cells with their quotes, numbers with their digits, lines with their
-breaks, the encoding. Only what an earlier insertion wrote is replaced.
+Everything else stays as it stood: cells, numbers with their digits, lines with their breaks, the encoding.
+Only what an earlier insertion wrote is replaced.
 """
 
 import codecs
@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,27 +102,15 @@ def _is_common_chinese(text: str) -> bool:
 
 @dataclass
 class Table:
-    """A CSV file: its records as they stood and as cells, and which of them is the header."""
+    """A CSV file by its cells; records above the header are kept, too."""
 
-    raw: list[str]
-    """Each record with its line break; lines above the header are records, too."""
     rows: list[list[str]]
+    lines: list[int]
+    """The line with which each record ends, for messages."""
     head: int
+    """Which record is the header."""
     delimiter: str
-
-    def records(self) -> list[tuple[int, str, dict[str, str]]]:
-        """Place, line for messages, and cells by column of every row below the header that is not blank."""
-        header, found, line = self.header, [], 1
-        for number, (raw, row) in enumerate(zip(self.raw, self.rows, strict=True)):
-            if number > self.head and any(cell.strip() for cell in row):
-                if len(row) > (columns := len(self.rows[self.head])):
-                    raise ChatError(
-                        f"line {line}: {len(row)} cells under {columns} columns; a text that holds "
-                        f"{self.delimiter!r} must stand in double quotes"
-                    )
-                found.append((number, f"line {line}", dict(zip(header, row, strict=False))))
-            line += max(1, raw.count("\n"))
-        return found
+    newline: str
 
     @property
     def header(self) -> list[str]:
@@ -130,48 +118,49 @@ class Table:
         names = self.rows[self.head]
         return names[: -len(MEME_COLUMNS)] if tuple(names[-len(MEME_COLUMNS) :]) == MEME_COLUMNS else names
 
+    def records(self) -> list[tuple[int, dict[str, str]]]:
+        """Place, and cells by column, of every row below the header that is not blank."""
+        found, columns = [], len(self.rows[self.head])
+        for number, row in enumerate(self.rows):
+            if number > self.head and any(cell.strip() for cell in row):
+                if len(row) > columns:
+                    raise ChatError(
+                        f"line {self.lines[number]}: {len(row)} cells under {columns} columns; a text that "
+                        f"holds {self.delimiter!r} must stand in double quotes"
+                    )
+                found.append((number, dict(zip(self.header, row, strict=False))))
+        return found
+
     def with_memes(self, memes: Memes, _position: str) -> str:
         """The text of the table with `MEME_COLUMNS` at the end of each row."""
-        width, columns, out = len(self.header), len(self.rows[self.head]), []
-        for number, (raw, row) in enumerate(zip(self.raw, self.rows, strict=True)):
-            body = raw.rstrip("\r\n")
+        width, out = len(self.header), io.StringIO(newline="")
+        writer = csv.writer(out, delimiter=self.delimiter, lineterminator=self.newline)
+        for number, row in enumerate(self.rows):
             if number < self.head or not row:
-                out.append(raw)
+                writer.writerow(row)
                 continue
-            if columns > width and len(row) == columns:  # of an earlier insertion
-                body = body.removesuffix(self.delimiter + self._joined(row[width:]))
-            values = (
-                MEME_COLUMNS
-                if number == self.head
-                else [memes.get(number, {}).get(name) for name in MEME_COLUMNS]
-            )
-            missing = self.delimiter * (width - min(len(row), width))
-            out.append(
-                body + missing + self.delimiter + self._joined(values) + raw[len(raw.rstrip("\r\n")) :]
-            )
-        return "".join(out)
-
-    def _joined(self, cells: Sequence[Any]) -> str:
-        buffer = io.StringIO(newline="")
-        csv.writer(buffer, delimiter=self.delimiter, lineterminator="\r\n").writerow(cells)
-        return buffer.getvalue().removesuffix("\r\n")
+            values = [memes.get(number, {}).get(name) for name in MEME_COLUMNS]
+            kept = [*row[:width], *[""] * (width - len(row))]
+            writer.writerow([*kept, *(MEME_COLUMNS if number == self.head else values)])
+        return out.getvalue()
 
 
-def read_table(text: str, delimiter: str, head: int = 0) -> Table:
-    """Split a CSV text into records; `ChatError` where quotes are not closed."""
-    raw, rows, start = [], [], 0
-    lines = io.StringIO(text, newline="").readlines()
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+def read_table(text: str, delimiter: str) -> tuple[Table, str]:
+    """Split a CSV text into records, and what is wrong where it stops; its header is not known yet."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    table = Table([], [], 0, delimiter, newline)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for row in reader:
-            raw.append("".join(lines[start : reader.line_num]))
-            rows.append(row)
-            start = reader.line_num
+            table.rows.append(row)
+            table.lines.append(reader.line_num)
     except csv.Error as error:
-        raise ChatError(
-            f"line {start + 1}: {error}; a text with quotes stands in quotes, each quote in it doubled"
-        ) from error
-    return Table(raw, rows, head, delimiter)
+        start = table.lines[-1] if table.lines else 0
+        return (
+            table,
+            f"line {start + 1}: {error}; a text with quotes stands in quotes, each quote in it doubled",
+        )
+    return table, ""
 
 
 # --- JSON
@@ -192,17 +181,15 @@ class Json:
     """A JSON document, or JSON Lines with one object a line."""
 
     values: list[Any]
-    """The document, or the object of each line that is not blank."""
-    raw: list[str] | None = None
-    """The lines as they stood; None for one document."""
+    """The document, or the object of each line."""
+    is_lines: bool
     indent: int | None = None
 
     def with_memes(self, memes: Memes, _position: str) -> str:
         """The text with `MEME_COLUMNS` as keys of the messages that a meme goes with.
 
-        A place is (number of the object, key, key, ...). A line in which nothing changes stays as it stood.
+        A place is (number of the object, key, key, ...).
         """
-        before = [dumps(value, None) for value in self.values]
         for value in self.values:
             _without_memes(value)
         for (number, *keys), meme in memes.items():
@@ -214,15 +201,7 @@ class Json:
             else:  # a bare text has no room for keys: its list stands below a key of the object
                 chat, texts = self.values[number], holder
                 chat.setdefault(BESIDE, [None] * len(texts))[keys[-1]] = dict(meme)
-        if self.raw is None:
-            return dumps(self.values[0], self.indent) + "\n"
-        numbers, out = iter(range(len(self.values))), []
-        for line in self.raw:
-            number = next(numbers) if line.strip() else None
-            after = None if number is None else dumps(self.values[number], None)
-            same = number is None or after == before[number]
-            out.append(line if same else after + line[len(line.rstrip("\r\n")) :])
-        return "".join(out)
+        return "".join(dumps(value, self.indent) + "\n" for value in self.values)
 
 
 def _without_memes(value: Any) -> None:
@@ -252,19 +231,15 @@ def _loads(text: str) -> Any:
 
 def read_json(text: str, is_lines: bool) -> Json:
     """Read a JSON document or JSON Lines; `ChatError` with the line that is no JSON."""
-    if not is_lines:
-        indent = re.match(r"\s*[\[{]\r?\n( +)", text)
+    indent = None if is_lines else re.match(r"\s*[\[{]\r?\n( +)", text)
+    content = Json([], is_lines, len(indent[1]) if indent else None)
+    for number, part in enumerate(text.split("\n") if is_lines else [text], start=1):
         try:
-            return Json([_loads(text)], indent=len(indent[1]) if indent else None)
+            content.values += [_loads(part)] if part.strip() else []
         except (ValueError, RecursionError) as error:
-            raise ChatError(f"not JSON: {error}") from error
-    raw, values = io.StringIO(text, newline="\n").readlines(), []
-    for number, line in enumerate(raw, start=1):
-        try:
-            values += [_loads(line)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise ChatError(f"line {number}: not JSON: {error}") from error
-    return Json(values, raw)
+            where = f"line {number}: " if is_lines else ""
+            raise ChatError(f"{where}not JSON: {error}") from error
+    return content
 
 
 # --- lines of text

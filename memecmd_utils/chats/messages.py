@@ -26,6 +26,9 @@ HISTORY_TURNS = 17
 MAX_CHARS = 500
 """Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
 
+ME, OTHER = "我", "对方"
+"""Names of the two sides of a chat in which only a flag says who speaks."""
+
 
 class ChatError(MemecmdError, ValueError):
     """A chat that cannot be read or written; the message names file, line and what is expected there."""
@@ -39,8 +42,6 @@ class Message:
     text: str
     summary: SummaryReply | None = None
     """(S, E, Psi) for the place before this message, where the file gives them."""
-    meme: str = ""
-    """Id of a meme sent with the message, in the numbering of the data set it comes from."""
 
 
 @dataclass(frozen=True)

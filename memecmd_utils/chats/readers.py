@@ -5,14 +5,16 @@ refused with what was seen. What was read is said in one line, and nothing is se
 misread: one speaker for all messages, speakers that are labels or numbers, XML or control tokens in a text.
 """
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from memecmd_utils.chats import transcripts
 from memecmd_utils.chats.files import (
@@ -27,19 +29,8 @@ from memecmd_utils.chats.files import (
     read_table,
     read_text,
 )
-from memecmd_utils.chats.layouts import (
-    CHAT_NAMES,
-    LAYOUTS,
-    LISTS,
-    ME,
-    NAMES,
-    NOT_SPOKEN,
-    OTHER,
-    PARTS,
-    TEXT_KINDS,
-    Layout,
-)
-from memecmd_utils.chats.messages import ChatError, Conversation, Message
+from memecmd_utils.chats.messages import ME, OTHER, ChatError, Conversation, Message
+from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 
 
@@ -52,6 +43,40 @@ class Cell(NamedTuple):
     text: str
     time: float | None = None
     summary: SummaryReply | None = None
+
+
+# --- layouts
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The fields of a tool's messages; `data/chat_layouts.yaml` says what each means."""
+
+    tool: str
+    needs: Sequence[str]
+    speaker: Sequence[str]
+    text: str
+    time: str = ""
+    chat: Sequence[str] = ()
+    mine: str = ""
+    kind: Sequence[str] = ()
+    spoken: str = ".*"
+    silent: Sequence[str] = ()
+    quotes: bool = True
+
+
+@cache
+def _known() -> dict[str, Any]:
+    """The layouts of tools, names of columns (first choice first), and keys of lists and chats."""
+    found = yaml.safe_load((paths.data / "chat_layouts.yaml").read_text(encoding="utf-8"))
+    columns = {part: names.split() for part, names in found["columns"].items()}
+    return {**found, "tools": [Layout(**row) for row in found["tools"]], "columns": columns}
+
+
+PARTS = ("chat", "time", "speaker", "text", "scenario", "emotion", "motivation", "encoding")
+"""What `FIELDS=` may name."""
+NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
+"""Senders whose messages are kept in place and not read as part of the chat."""
 
 
 # --- what stands for a picture, a file, a call
@@ -159,9 +184,7 @@ def cells_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Cell]:
         is_speech = re.fullmatch(layout.spoken, kind, re.IGNORECASE) is not None
         is_speech = is_speech and not any(value_at(row, field) is True for field in layout.silent)
         text = _words(value_at(row, layout.text), layout) if is_speech else ""
-        own_chat = next(
-            (given for field in layout.chat if (given := text_of(value_at(row, field)).strip())), chat
-        )
+        own_chat = next(filter(None, (text_of(value_at(row, field)).strip() for field in layout.chat)), chat)
         cells.append(Cell(place, own_chat, name, text, time_of(value_at(row, layout.time)), _summary(row)))
     return cells
 
@@ -187,7 +210,7 @@ def _summary(row: Mapping[str, Any]) -> SummaryReply | None:
     lowered = {str(name).strip().casefold(): name for name in row}
     texts = {}
     for part in ("scenario", "emotion", "motivation"):
-        column = next((lowered[name] for name in NAMES[part] if name in lowered), None)
+        column = next((lowered[name] for name in _known()["columns"][part] if name in lowered), None)
         texts[part] = "" if column is None else text_of(row[column]).strip()
     return SummaryReply(**texts) if all(texts.values()) else None
 
@@ -197,7 +220,7 @@ def layout_for(
 ) -> Layout | None:
     """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
     if not given:
-        for layout in LAYOUTS:
+        for layout in _known()["tools"]:
             if all(
                 any(value_at(row, need) is not None or need in row for row in rows[:200])
                 for need in layout.needs
@@ -205,7 +228,7 @@ def layout_for(
                 return layout
     lowered = {str(field).strip("\ufeff ").casefold(): field for field in reversed(fields)}
     found = {part: given[part] for part in PARTS if part in given}
-    for part, names in NAMES.items():
+    for part, names in _known()["columns"].items():
         field = next((lowered[name] for name in names if name in lowered), "")
         if field and part not in found and field not in found.values():
             found[part] = field
@@ -214,7 +237,8 @@ def layout_for(
     if not given and {"TalkerId", "StrContent"} <= set(fields):
         return None  # WeChatMsg before 0.2.7: in a group nothing says who speaks
     kinds = {text_of(value_at(row, found["kind"])) for row in rows} if "kind" in found else set()
-    has_kinds = any(re.fullmatch(TEXT_KINDS, kind, re.IGNORECASE) for kind in kinds)
+    text_kinds = _known()["text_kinds"]
+    has_kinds = any(re.fullmatch(text_kinds, kind, re.IGNORECASE) for kind in kinds)
     return Layout(
         "plain table",
         needs=(),
@@ -224,7 +248,7 @@ def layout_for(
         chat=(found["chat"],) if "chat" in found else (),
         mine=found.get("mine", ""),
         kind=(found["kind"],) if has_kinds else (),
-        spoken=TEXT_KINDS if has_kinds else ".*",
+        spoken=text_kinds if has_kinds else ".*",
         quotes=False,
     )
 
@@ -247,33 +271,22 @@ SAVE_AS = {
 
 def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
     """The table under the delimiter and the header that make a layout; None where there are none."""
-    head_lines = [line for line in re.split(r"(?<=\n)", text) if line][:HEADER_WITHIN]
-    separator = re.fullmatch(r"sep=(.)\s*", head_lines[0]) if head_lines else None
-    for delimiter in (separator[1],) if separator else DELIMITERS:
-        for number, line in enumerate(head_lines):
-            try:
-                names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
-            except csv.Error:
-                continue
-            wanted = {column for part, column in given.items() if part != "encoding"}
-            blank = dict.fromkeys(names, "")
-            if len(names) > 1 and (wanted <= set(names) if wanted else layout_for(names, {}, [blank])):
-                table = read_table(text, delimiter)
-                skipped = sum(len(re.split(r"(?<=\n)", raw)) - 1 for raw in table.raw[:number])
-                table.head = number if skipped == number else _record_of(table, number)
-                table.rows[table.head] = names
+    separator = re.match(r"sep=(.)\s*\n", text)
+    for delimiter in separator[1] if separator else DELIMITERS:
+        table, fault = read_table(text, delimiter)
+        for number, row in enumerate(table.rows[:HEADER_WITHIN]):
+            names = [name.strip() for name in row]
+            fits = (
+                set(given.values()) <= set(names)
+                if given
+                else layout_for(names, {}, [dict.fromkeys(names, "")])
+            )
+            if len(names) > 1 and fits:
+                if fault:
+                    raise ChatError(fault)
+                table.head, table.rows[number] = number, names
                 return table
     return None
-
-
-def _record_of(table: Table, line: int) -> int:
-    """Which record of a table begins at this line of its file."""
-    start = 0
-    for number, raw in enumerate(table.raw):
-        if start >= line:
-            return number
-        start += raw.count("\n")
-    return 0
 
 
 def _chats_of(values: Sequence[Any], is_lines: bool) -> Iterator[tuple[str, list[Row]]]:
@@ -306,7 +319,12 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
         key = _list_key(value)
         if key is not None:
             named = next(
-                (text for field in CHAT_NAMES if (text := text_of(value_at(value, field)).strip())), name
+                (
+                    text
+                    for field in _known()["chat_names"]
+                    if (text := text_of(value_at(value, field)).strip())
+                ),
+                name,
             )
             yield from _chats_in(value[key], (*place, key), named)
     elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
@@ -324,7 +342,7 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
 
 def _list_key(value: Mapping[str, Any]) -> str | None:
     """Key of the list of messages of an object that is a whole chat; None for a message."""
-    return next((key for key in LISTS if isinstance(value.get(key), list) and value[key]), None)
+    return next((key for key in _known()["lists"] if isinstance(value.get(key), list) and value[key]), None)
 
 
 @dataclass(frozen=True)
@@ -397,7 +415,7 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[C
         return _read_json(text, suffix != ".json", given)
     table = _find_table(text, given)
     if table is not None:
-        records = [(number, row) for number, _, row in table.records()]
+        records = table.records()
         layout = layout_for(table.header, given, [row for _, row in records])
         if layout is not None:
             return layout.tool, cells_of(records, layout, "chat"), table

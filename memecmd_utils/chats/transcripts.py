@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from memecmd_utils.chats.layouts import ME, OTHER
+from memecmd_utils.chats.messages import ME, OTHER
 
 _DATE = r"\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2})?"

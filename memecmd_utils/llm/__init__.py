@@ -2,5 +2,3 @@
 
 from memecmd_utils.llm.authored import glosses, load_role_pairs, prompt_notice
 from memecmd_utils.llm.chat import run
-
-__all__ = ["glosses", "load_role_pairs", "prompt_notice", "run"]

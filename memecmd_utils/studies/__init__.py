@@ -20,23 +20,6 @@ from memecmd_utils.studies.specification_curve import (
 )
 from memecmd_utils.studies.summary_sources import compare_sources, summarise_with_small_model
 
-__all__ = [
-    "choice_table",
-    "compare_sources",
-    "fit_weights",
-    "hubness_study",
-    "hubs_figure",
-    "influential_choices",
-    "leave_one_out",
-    "load_tables",
-    "save_tables",
-    "shares_by_choice",
-    "shares_by_claim",
-    "specification_figure",
-    "specifications",
-    "summarise_with_small_model",
-    "threshold_tables",
-]
 FILE = "studies.json"
 
 

@@ -1,10 +1,9 @@
-# ruff: noqa: F401 - the names that the notebooks use
 """Notebooks 07 and 08, the second paper (2501.13851): CM50, its annotation with knowledge, and mtrCLIP.
 
 It knows nothing of the first paper's stages.
 """
 
-from memecmd_utils.fetch import source_states, source_table
+from memecmd_utils.fetch import source_table
 from memecmd_utils.llm.budget import estimate_text
 from memecmd_utils.template_memes.annotation import (
     estimate_readings,

@@ -42,7 +42,7 @@ def write(folder: Path, target: Path, **changes: object) -> dict[str, int]:
         "profile": PROFILE,
         **changes,
     }
-    records = {name: values.pop(name) for name in release.DATASETS["dialogues"].tables}
+    records = {name: values.pop(name) for name in release.TABLES}
     return release.write_release(folder, target, records, **values)
 
 
