@@ -102,16 +102,6 @@ def run_one(choice: Choice, notebook: str, run: str) -> None:
 
 
 @cli.command()
-@click.argument("notebook")
-def inputs(notebook: str) -> None:
-    """List the package's files that NOTEBOOK reaches by its imports."""
-    from memecmd_utils import run_notebook
-
-    for path in run_notebook.files_of(paths.notebooks / f"{notebook}.ipynb"):
-        click.echo(path.relative_to(paths.root))
-
-
-@cli.command()
 @click.argument("action", type=click.Choice(["send", "fetch"]))
 @click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
 @click.pass_obj

@@ -628,21 +628,15 @@ def settle(profile: Profile) -> str:
     return run
 
 
-def read_resolved(folder: Path) -> dict[str, Any]:
-    """Settings of a run as they were written, by this version or another; empty where there are none."""
-    path = folder / RESOLVED
-    return _read_mapping(path) if path.is_file() else {}
-
-
 def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | None:
     """The profile that a run was settled with, whatever became of its file since; None where there is none.
 
     Raises `ProfileError` where this version cannot read it, and where `settings` differ from it in more than
     caps, prices and patience: they would make another run.
     """
-    values = read_resolved(folder)
-    if not values:
+    if not (folder / RESOLVED).is_file():
         return None
+    values = _read_mapping(folder / RESOLVED)
     try:
         profile = _validated(values)
     except ProfileError as error:
