@@ -102,42 +102,15 @@ def run_one(choice: Choice, notebook: str, run: str) -> None:
 
 
 @cli.command()
-@click.argument("notebook")
-def inputs(notebook: str) -> None:
-    """List the package's files that NOTEBOOK reaches by its imports."""
-    from memecmd_utils import run_notebook
-
-    for path in run_notebook.files_of(paths.notebooks / f"{notebook}.ipynb"):
-        click.echo(path.relative_to(paths.root))
-
-
-@cli.group("batch")
-def batch() -> None:
-    """Ask a provider's batches: half the price, answers within a day."""
-
-
-@batch.command("send")
+@click.argument("action", type=click.Choice(["send", "fetch"]))
 @click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
-@click.option("--limit", default=2_000, help="Questions in one batch at most; files may have 200 MB.")
 @click.pass_obj
-def send_batch(choice: Choice, stage: str, limit: int) -> None:
-    """Send what a stage would ask and is not on record."""
+def batch(choice: Choice, action: str, stage: str) -> None:
+    """Send what a stage would ask in a provider's batches, or fetch their answers for the next run."""
     from memecmd_utils import cost, runs
 
     run = runs.open_run(choice.profile, choice.settings, choice.run_name())
-    for line in cost.send_batch(run, stage, limit):
-        click.echo(line)
-
-
-@batch.command("fetch")
-@click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
-@click.pass_obj
-def fetch_batch(choice: Choice, stage: str) -> None:
-    """Fetch the answers of a stage's batches; the next run takes them from there."""
-    from memecmd_utils import cost, runs
-
-    run = runs.open_run(choice.profile, choice.settings, choice.run_name())
-    for line in cost.fetch_batch(run, stage):
+    for line in (cost.send_batch if action == "send" else cost.fetch_batch)(run, stage):
         click.echo(line)
 
 
@@ -322,25 +295,15 @@ def promote_recordings(run: str) -> None:
         click.echo(line)
 
 
-@cli.group("tracked")
-def tracked_group() -> None:
-    """Look after the tracked results of the example run."""
-
-
-@tracked_group.command("refresh")
-def refresh_tracked() -> None:
-    """Copy the example run's numbers and pictures into reports/."""
+@cli.command()
+@click.argument("action", type=click.Choice(["refresh", "compare"]))
+def tracked(action: str) -> None:
+    """Copy the example run's numbers and pictures into reports/, or compare it with those there."""
     from memecmd_utils import report
 
-    for path in report.refresh():
-        click.echo(path.relative_to(paths.root))
-
-
-@tracked_group.command("compare")
-def compare_tracked() -> None:
-    """Compare the example run with the tracked numbers, placements and pictures."""
-    from memecmd_utils import report
-
+    if action == "refresh":
+        click.echo("\n".join(str(path.relative_to(paths.root)) for path in report.refresh()))
+        return
     differences = report.compare()
     for line in differences:
         click.echo(line)

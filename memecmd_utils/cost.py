@@ -175,28 +175,20 @@ def expected_memes(profile: Profile) -> int:
 # --- after a run --------------------------------------------------------------------------------------
 
 
-def _count(path: Path) -> str:
-    if not path.is_file():
-        return "-"
-    return str(
-        len(pd.read_parquet(path) if path.suffix == ".parquet" else path.read_text("utf-8").splitlines())
-    )
-
-
 def summary_text(run: str) -> str:
     """The closing lines of `make reproduce`."""
     data, report = paths.processed / run, paths.reports / run
     folder, counts = report.relative_to(paths.root), []
     for name in ("memes.parquet", "dialogues.jsonl", "placements.parquet", "ratings.parquet"):
-        counts.append(f"{_count(data / name)} {name.partition('.')[0]}")
+        if (path := data / name).is_file():
+            rows = pd.read_parquet(path) if path.suffix == ".parquet" else path.read_bytes().splitlines()
+            counts.append(f"{len(rows)} {path.stem}")
     lines = [
         "",
         f"run {run}: {', '.join(counts)}",
         f"  page to look at    {folder}/index.html",
         f"  dataset            {data.relative_to(paths.root)}/release/",
-        f"  tables             {folder}/tables/",
-        f"  figures            {folder}/figures/",
-        f"  numbers            {folder}/numbers.json",
+        f"  tables, figures    {folder}/tables/, {folder}/figures/",
         f"  executed notebooks {folder}/*.html",
         *real_usage(run),
     ]
@@ -224,13 +216,15 @@ def real_usage(run: str) -> Iterator[str]:
 # --- a provider's batches -------------------------------------------------------------------------------
 
 URL = "/v1/chat/completions"
+BATCH_SIZE = 2_000
+"""Questions of one batch at most; its file may have 200 MB."""
 
 
 class BatchError(MemecmdError, RuntimeError):
     """A batch cannot be sent or fetched; the message says what to do."""
 
 
-def send_batch(run: runs.Run, stage: str, limit: int = 2_000) -> Iterator[str]:
+def send_batch(run: runs.Run, stage: str) -> Iterator[str]:
     """Send what `stage` (annotation or evaluation) would ask and is not on record; say what was sent.
 
     Nothing of the stage is kept. Answers are fetched by `fetch_batch` within a day or so, and the next run
@@ -251,8 +245,8 @@ def send_batch(run: runs.Run, stage: str, limit: int = 2_000) -> Iterator[str]:
     with TemporaryDirectory() as name:
         _ask(replace(run, folder=Path(name), fallback=run.folder, collect=collect), stage)
     sent: list[str] = []
-    for start in range(0, len(lines), limit):
-        part = list(lines.values())[start : start + limit]
+    for start in range(0, len(lines), BATCH_SIZE):
+        part = list(lines.values())[start : start + BATCH_SIZE]
         sent.append(chat.run(_send(backend, stage, b"".join(part))))
         files.write_json(noted, sent)
         yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"
@@ -268,12 +262,10 @@ def _ask(run: runs.Run, stage: str) -> None:
         image = (lambda meme: files.data_url((folder / meme.file).read_bytes())) if sees else None
         with run.chat("annotator", stage) as asking:
             chat.run(annotation.annotate(memes, asking, run.profile, image))
-    elif stage == "evaluation":
+    else:
         dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
         placements = run.load(schemas.Placement)
         judges.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
-    else:
-        raise BatchError(f"{stage}: batches are for the stages annotation and evaluation")
 
 
 async def _send(backend: OpenAIBackend, stage: str, lines: bytes) -> str:

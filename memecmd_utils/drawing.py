@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.util import find_spec
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,7 +23,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from pydantic import BaseModel, ConfigDict
 
 from memecmd_utils import files
-from memecmd_utils.files import MemecmdError, atomic_path, paths
+from memecmd_utils.files import atomic_path, paths
 from memecmd_utils.pictures import on_white, picture_url
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 
@@ -41,21 +40,10 @@ FAMILY = "Noto Sans CJK SC"
 FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chinese, ...
 
 
-class FontMissing(MemecmdError, RuntimeError):
-    """The package of a font is not installed, or its file is not where it should be."""
-
-
-def _package_file(module: str, file: str, package: str) -> Path:
-    """A file of an installed package, which is not imported for it; `FontMissing` says what to install."""
-    spec = find_spec(module)
-    path = Path((spec.submodule_search_locations or [""])[0]) / file if spec else None
-    if path is None or not path.is_file():
-        raise FontMissing(f"no font: {file} is not in the package {package}; run: pip install {package}")
-    return path
-
-
 def _collection() -> Path:
-    return _package_file("noto_cjk_sans_otc", "NotoSansCJK-Regular.ttc", "noto-cjk-sans-otc")
+    import noto_cjk_sans_otc
+
+    return Path(noto_cjk_sans_otc.__file__).with_name("NotoSansCJK-Regular.ttc")
 
 
 def cjk_font_path() -> Path:
@@ -82,10 +70,11 @@ def pil_font(size: int, chinese: bool = True) -> ImageFont.FreeTypeFont:
 
     Glyphs are set one after another, without the shaping library that some machines have and others not.
     """
-    if chinese:
-        path, face = _collection(), FACE_SC
-    else:
-        path, face = _package_file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf", "matplotlib"), 0
+    path, face = _collection(), FACE_SC
+    if not chinese:
+        import matplotlib
+
+        path, face = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"), 0
     return ImageFont.truetype(str(path), size, index=face, layout_engine=ImageFont.Layout.BASIC)
 
 
@@ -149,7 +138,7 @@ def fewer_colours(png: bytes) -> bytes:
 
 
 def show(fig: "Figure", png: bytes | None = None) -> Any:
-    """The figure (or its picture, where made) for a cell: without pyplot Jupyter has no view of its own."""
+    """The figure (or its picture, where made) for a cell."""
     from IPython.display import Image as Shown
 
     return Shown(fewer_colours(png or figure_png(fig)), width=int(fig.get_figwidth() * 96))
@@ -204,8 +193,7 @@ def clusters(text: str) -> list[str]:
 def initials(names: Iterable[str]) -> dict[str, str]:
     """A short sign for each name, as on an avatar: its first character, or what tells it from the others.
 
-    Where several begin alike it is the first character in which they differ, else the last one, else the
-    first two or the last two.
+    Where several begin alike it is the first character in which they differ, else their ends.
 
     >>> initials(["母亲", "女儿"]), initials(["小王", "小李"]), initials(["Anna Bell", "Anna Cook"])
     ({'母亲': '母', '女儿': '女'}, {'小王': '王', '小李': '李'}, {'Anna Bell': 'B', 'Anna Cook': 'C'})
@@ -222,7 +210,6 @@ def initials(names: Iterable[str]) -> dict[str, str]:
         for candidates in (
             {n: next((c for c in p[same:] if c.strip()), p[-1]).upper() for n, p in alike.items()},
             {n: p[-1].upper() for n, p in alike.items()},
-            {n: "".join(p[:2]).upper() for n, p in alike.items()},
             {n: "".join(p[:2]) for n, p in alike.items()},
             {n: "".join(p[-2:]).upper() for n, p in alike.items()},
         ):
@@ -341,10 +328,7 @@ class ChatSpec(BaseModel):
 
 def spec_sha256(spec: ChatSpec) -> str:
     """Hash of a specification and the renderer's version; enters the key of a recording."""
-    value: dict[str, object] = {
-        "renderer": RENDERER_VERSION,
-        "spec": FIXED | spec.model_dump(mode="json"),
-    }
+    value: dict[str, object] = {"renderer": RENDERER_VERSION, "spec": FIXED | spec.model_dump(mode="json")}
     # Only where the signs are not the first letters: all other pictures look as they always did.
     if odd := {name: sign for name, sign in _signs(spec).items() if initials([name])[name] != sign}:
         value["signs"] = odd
@@ -577,13 +561,9 @@ class Thumbnails(dict[str, Picture]):
 
 
 @lru_cache(maxsize=1)
-def _parts() -> Any:
+def parts() -> Any:
+    """The macros of `html/chat.html.j2`; its `styles()` stand once in a page."""
     return files.templates(initials=initials).get_template("chat.html.j2").module
-
-
-def styles() -> str:
-    """The style sheet of all other parts; stands once in a page."""
-    return str(_parts().styles())
 
 
 def chat(
@@ -593,17 +573,7 @@ def chat(
 
     `english` writes glosses below the Chinese; otherwise they show where a reader points at it.
     """
-    return str(_parts().chat(turns, meme_position, english))
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values in two columns."""
-    return str(_parts().table(rows))
-
-
-def note(text: str, error: bool = False) -> str:
-    """A line to the reader; an `error` is set off."""
-    return str(_parts().note(text, error))
+    return str(parts().chat(turns, meme_position, english))
 
 
 def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
@@ -612,7 +582,7 @@ def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
         {"meme": meme, "total": signed(total), "parts": [(float(part), signed(part)) for part in parts]}
         for meme, total, parts in memes
     ]
-    return str(_parts().cards(rows, list(zip(SIGNS, (BLUE, RED, GREEN, PURPLE), strict=True))))
+    return str(parts().cards(rows, list(zip(SIGNS, (BLUE, RED, GREEN, PURPLE), strict=True))))
 
 
 def signed(value: float, digits: int = 3) -> str:
@@ -639,7 +609,7 @@ def gate_chart(
     ]
     values = [v for v in (*gate_scores, *thresholds) if math.isfinite(v)] or [0.0, 1.0]
     ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(min(values), max(values)).tolist()
-    return str(_parts().chart(rows, ticks, gated))
+    return str(parts().chart(rows, ticks, gated))
 
 
 # --- what notebooks show: bubbles with English below, cards, rows, two things side by side. Each function
@@ -715,25 +685,27 @@ def show_chat(
                 colour=colours.get(band, ""),
             )
         )
-    return _display(styles(), chat(shown, meme_position, english))
+    return _display(parts().styles(), chat(shown, meme_position, english))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
     """Memes in a row, each with its caption, its gloss and a label below."""
     pictures = Thumbnails(files, 160)
     given = [*labels, *[""] * (len(memes) - len(labels))]
-    return _display(styles(), _parts().row([_shown(m, pictures) for m in memes], given))
+    return _display(parts().styles(), parts().row([_shown(m, pictures) for m in memes], given))
 
 
 def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
     """A card: the meme beside its four texts, each with its English below where the package has it."""
     boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
-    return _display(styles(), _parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
+    return _display(parts().styles(), parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
 
 
 def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
     """What the summary agent says of a turn: three boxes, in the colours of the meme's texts they meet."""
-    return _display(styles(), _parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
+    return _display(
+        parts().styles(), parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}"))
+    )
 
 
 def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str] = ()) -> "HTML":
@@ -741,14 +713,15 @@ def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[s
     given = [*labels, *[""] * (len(annotations) - len(labels))]
     sides = [{field: (label, MEME_SIDE[field][1])} for label in given]
     pairs = zip(annotations, sides, strict=True)
-    return _display(styles(), _parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
-
-
-def show_beside(**parts: "HTML") -> "HTML":
-    """What the other functions return, side by side under their names (`_` in a name is a blank)."""
     return _display(
-        _parts().beside([(name.replace("_", " "), Markup(part.data)) for name, part in parts.items()])
+        parts().styles(), parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)])
     )
+
+
+def show_beside(**shown: "HTML") -> "HTML":
+    """What the other functions return, side by side under their names (`_` in a name is a blank)."""
+    named = [(name.replace("_", " "), Markup(part.data)) for name, part in shown.items()]
+    return _display(parts().beside(named))
 
 
 def english_of(record: Annotation | Summary, key: str) -> dict[str, str]:
@@ -784,7 +757,7 @@ def _boxes(
     ]
 
 
-def _display(*parts: str) -> "HTML":
+def _display(*shown: str) -> "HTML":
     from IPython.display import HTML
 
-    return HTML("".join(map(str, parts)))  # not Markup's own sum, which would escape the style sheet
+    return HTML("".join(map(str, shown)))  # not Markup's own sum, which would escape the style sheet

@@ -485,6 +485,26 @@ def consistency_frame(
     return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
 
 
+def measured_tables(
+    profile: Profile,
+    dialogues: Sequence[Dialogue],
+    placements: Sequence[Placement],
+    ratings: Sequence[Rating],
+    consistency: Sequence[Consistency],
+    graded: Mapping[str, Values],
+) -> dict[str, pd.DataFrame]:
+    """What `numbers.json` holds of judges, consistency and grades (`graded`, of placed memes by strategy)."""
+    cases = case_dialogues(placements, dialogues, profile)
+    return {
+        "meme_use": meme_use(placements, dialogues),
+        "table_1": table_1(ratings, consistency, dialogues, profile),
+        "table_2": table_2(cases, ratings, consistency, profile),
+        "effects": effects(ratings, consistency, dialogues, profile, graded),
+        "levels": levels(graded),
+        "judge_check": judge_check(ratings, profile),
+    }
+
+
 def evaluate_run(
     run: Run,
     data: GradedTurns,
@@ -507,23 +527,20 @@ def evaluate_run(
         "retrieval": systems,
         "retrieval_differences": differences,
     }
-    table = table_1(ratings, consistency, dialogues, profile)
-    cases = case_dialogues(placements, dialogues, profile)
     of_placed = grades.grades_of_placed(placements, truth)
+    quoted = measured_tables(profile, dialogues, placements, ratings, consistency, of_placed)
+    quoted["trust"] = trust
     tables = {
         **by_grades,
-        "judge_check": judge_check(ratings, profile),
+        **{name: quoted[name] for name in ("judge_check", "table_1", "effects", "meme_use")},
         "judge_trust": trust,
-        "table_1": table,
-        "table_1_printed": table_1_printed(table),
+        "table_1_printed": table_1_printed(quoted["table_1"]),
         "paper_table_1": paper_table_1(),
-        "table_2": beside_paper(table_2(cases, ratings, consistency, profile)),
-        "effects": effects(ratings, consistency, dialogues, profile, of_placed),
-        "meme_use": meme_use(placements, dialogues),
+        "table_2": beside_paper(quoted["table_2"]),
     }
     run.save_tables(**tables)
     run.save_json("ground_truth.json", {name: frame_rows(table) for name, table in by_grades.items()})
-    run.save_json("judge_checks.json", {"trust": frame_rows(trust)})
+    run.save_json("judge_checks.json", {name: frame_rows(table) for name, table in quoted.items()})
     return tables
 
 
@@ -554,19 +571,11 @@ def numbers(
     dialogues: Sequence[Dialogue],
     placements: Sequence[Placement],
     ratings: Sequence[Rating],
-    consistency: Sequence[Consistency],
-    gate_table: dict[str, Any],
-    truth: Mapping[str, list[dict[str, Any]]] | None = None,
-    graded: Mapping[str, Values] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the report quotes, computed from the run's records.
-
-    `truth` are the tables of `ground_truth.json`, `graded` grades of placed memes by strategy.
-    """
+    """How much of everything there is in a run's records."""
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     texts = [turn.text for turn in turns]
-    cases = case_dialogues(placements, dialogues, profile)
     return {
         "profile": profile.name,
         "memes": len(memes),
@@ -581,14 +590,6 @@ def numbers(
             "summaries": len(summaries),
             "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),
         },
-        "gates": gate_table,
-        "meme_use": frame_rows(meme_use(placements, dialogues)),
-        "table_1": frame_rows(table_1(ratings, consistency, dialogues, profile)),
-        "table_2": frame_rows(table_2(cases, ratings, consistency, profile)),
-        "effects": frame_rows(effects(ratings, consistency, dialogues, profile, graded)),
-        "levels": frame_rows(levels(graded or {})),
-        "ground_truth": dict(truth or {}),
-        "judge_check": frame_rows(judge_check(ratings, profile)),
         "ratings": {
             "total": len(ratings),
             "memes": len({(r.dialogue_id, r.turn, r.strategy) for r in ratings}),

@@ -343,8 +343,7 @@ def html_table(table: "pd.DataFrame") -> Markup:
 
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{cell(v)}</td>" for v in row) + "</tr>"
-        for row in table.itertuples(index=False)
+        f"<tr>{''.join(f'<td>{cell(v)}</td>' for v in row)}</tr>" for row in table.itertuples(index=False)
     )
     return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
 

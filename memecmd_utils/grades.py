@@ -316,8 +316,8 @@ def gaps_of(places: Iterable[Key]) -> list[int]:
 
 def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
     """How far two senders agree, beyond chance, on whether a turn gets a meme."""
-    both = ([turn in places for turn in turns] for places in (sent, theirs))
-    return float(statistics.kappa(statistics.confusion(*both)))
+    both = [(turn in sent, turn in theirs) for turn in turns]
+    return statistics.cluster_kappa(both, range(len(both)), 2).mean
 
 
 # --- Graded turns: the turns and memes of a run as matrices, with the terms and the grade of every pair

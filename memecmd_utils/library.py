@@ -508,18 +508,15 @@ def build_library(
         if f"memes/{path.name}" not in copies:  # an earlier run with other settings left it
             path.unlink()
     pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
-    page = (
-        files.templates()
-        .get_template("contact_sheet.html.j2")
-        .render(
-            name=run_dir.name,
-            memes=[seen[i] for i in kept],
-            doubtful=[(seen[i], seen[j]) for i, j in pairs],
-            near=[(seen[i], seen[j]) for j, i in sorted(near.items())],
-            # A person can overrule these steps, and no others.
-            left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
-            decisions=decisions,
-        )
+    sheet = files.templates().get_template("contact_sheet.html.j2")
+    page = sheet.render(
+        name=run_dir.name,
+        memes=[seen[i] for i in kept],
+        doubtful=[(seen[i], seen[j]) for i, j in pairs],
+        near=[(seen[i], seen[j]) for j, i in sorted(near.items())],
+        # A person can overrule these steps, and no others.
+        left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
+        decisions=decisions,
     )
     files.write_text(run_dir / "contact_sheet.html", page)
     files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
@@ -685,8 +682,6 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
                 decision = Decision(file, action, why.strip())
                 if decisions.setdefault(file, decision).action != action:
                     raise LibraryError(f"{where}: {file!r} is kept on one line and dropped on another")
-    except OSError as error:
-        raise LibraryError(f"curation file {path}: {error.strerror}: correct `curation`") from error
-    except UnicodeDecodeError as error:
-        raise LibraryError(f"curation file {path.name} is not UTF-8: save it as CSV UTF-8") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
     return list(decisions.values())

@@ -164,9 +164,8 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
         best = {turn: top[turn][0].score if turn in top else -math.inf for turn in turns}
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
-            counts = marked.setdefault(mark.turn, [0, 0])
-            counts[0] += mark.send
-            counts[1] += 1
+            send, total = marked.get(mark.turn, (0, 0))
+            marked[mark.turn] = [send + mark.send, total + 1]
         return {
             "id": name,
             "kind": dialogue.kind,
@@ -295,20 +294,17 @@ def cards(
     for chat in chats["dialogues"] if chats else ():
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
         needed |= {row[0] for found in rows for row in found}
-    room = LIBRARY - len(needed)
-    others = [meme.meme_id for meme in records.memes if meme.meme_id not in needed][: max(0, room)]
-    shown = needed | set(others)
-    annotated = {annotation.meme_id: annotation for annotation in records.annotations}
+    others = [meme.meme_id for meme in records.memes if meme.meme_id not in needed]
+    shown = needed | set(others[: max(0, LIBRARY - len(needed))])
+    annotated = {said.meme_id: said for said in records.annotations}
     times: dict[str, Counter[str]] = {}
     for placed in records.placements:
         times.setdefault(placed.meme_id, Counter())[placed.strategy] += 1
     return [
         {
             "meme": meme,
-            "annotation": annotated.get(meme.meme_id),
-            "english": drawing.english_of(annotated[meme.meme_id], meme.meme_id)
-            if meme.meme_id in annotated
-            else {},
+            "annotation": (said := annotated.get(meme.meme_id)),
+            "english": drawing.english_of(said, meme.meme_id) if said else {},
             "picture": picture(meme),
             "placed": times.get(meme.meme_id, {}),
         }

@@ -57,11 +57,8 @@ class Explorer:
         self.half = retrieval.halves([item.dialogue for item in scored])
         self.calibrated = retrieval.calibrate(scored, profile)
         self.items = {item.dialogue.dialogue_id: item for item in scored[:KEPT_DIALOGUES]}
-        self.open_id, self._terms, self._scale = (
-            next(iter(self.items)),
-            cache(self._terms),
-            cache(self._scale),
-        )
+        self.open_id = next(iter(self.items))
+        self._terms, self.fit = cache(self._terms), cache(self.fit)
 
     @property
     def item(self) -> ScoredDialogue:
@@ -91,12 +88,10 @@ class Explorer:
         profile = self.profile.replace(theta0="auto", threshold_decay=gate.decay)
         return retrieval.fit_gate(top1, profile, found.fold, gate.penalty)
 
-    def _scale(self, half: str, weights: tuple[float, ...]) -> ScoreScale:
-        return self.fit(half, weights, self.calibrated[half].gate).scale
-
     def scale(self, weights: tuple[float, ...]) -> ScoreScale:
         """The gate's scale for the open dialogue under these weights."""
-        return self._scale(self.half[self.open_id], weights)
+        half = self.half[self.open_id]
+        return self.fit(half, weights, self.calibrated[half].gate).scale
 
     def select(self, knobs: Knobs) -> View:
         """Rank, gate and place in the open dialogue."""
@@ -148,7 +143,7 @@ class Explorer:
             ("texts", ", ".join(map(describe_source, sorted(sources)))),
         ]
         chart = drawing.gate_chart(item.turns, view.gate_scores, view.thresholds, sent, gated)
-        return chart + drawing.table(rows)
+        return chart + str(drawing.parts().table(rows))
 
 
 def formula(weights: Sequence[float]) -> str:
@@ -171,13 +166,13 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         knobs = explorer.own()
         view = explorer.select(knobs)
         chat = explorer.chat(view, knobs, memes, pictures)
-        return HTML(drawing.styles() + chat + explorer.facts(view, knobs))
+        return HTML(f"{drawing.parts().styles()}{chat}{explorer.facts(view, knobs)}")
     from memecmd_utils import chats  # who asks no model does not depend on those who do
 
     first = DialogueTab(explorer, memes, pictures)
     second = PasteTab(chats.Library(run, memes, index, chats.unrecorded(run, run)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
-    return widgets.VBox([widgets.HTML(drawing.styles()), tabs])
+    return widgets.VBox([widgets.HTML(drawing.parts().styles()), tabs])
 
 
 def beside(left: Any, *right: Any) -> Any:
@@ -211,7 +206,6 @@ class DialogueTab:
         self.fit = widgets.Button(description=f"Fit θ₀ to {knobs.wanted_rate:.0%} of the turns")
         self.reset = widgets.Button(description="Back to the profile")
         self.chat, self.facts = widgets.HTML(), widgets.HTML()
-        self.listeners: list[Callable[[], None]] = []
         self.put(explorer.own())
         for widget in (*self.sliders, self.top_k, self.strategy):
             widget.observe(lambda _: self.redraw(), names="value")
@@ -255,8 +249,6 @@ class DialogueTab:
             self.view = self.explorer.select(knobs)
             self.chat.value = self.explorer.chat(self.view, knobs, self.memes, self.pictures)
             self.facts.value = self.explorer.facts(self.view, knobs)
-            for listener in self.listeners:
-                listener()
 
 
 def read_pasted(text: str) -> "Context":
@@ -276,7 +268,7 @@ class PasteTab:
     """A pasted chat, its S, E and Psi, and the memes that fit; nothing of it is written down."""
 
     def __init__(self, library: "Library", first: DialogueTab) -> None:
-        self.library, self.first, self.query, models = library, first, None, library.run.profile.models
+        self.library, self.first, models = library, first, library.run.profile.models
         self.text = widgets.Textarea(EXAMPLE, rows=8, description="chat", **WIDE)
         hints = {"scenario": "S  scenario", "emotion": "E  emotion", "motivation": "Ψ  motivation"}
         self.fields = {n: widgets.Textarea(rows=2, description=hint, **WIDE) for n, hint in hints.items()}
@@ -286,10 +278,9 @@ class PasteTab:
         self.chat, self.note, self.found = widgets.HTML(), widgets.HTML(), widgets.HTML()
         where = "stays here" if models.llm == "local" else "goes to the endpoint"
         about = f"asked for a summary, the chat {where}" if live else "write S, E and Ψ yourself"
-        about = widgets.HTML(drawing.note(f"What you paste is not recorded; {about}."))
+        about = widgets.HTML(drawing.parts().note(f"What you paste is not recorded; {about}."))
         self.ask.on_click(lambda _: self._try(self._ask))
         self.find.on_click(lambda _: self._try(self._find))
-        first.listeners.append(self._show)
         row = widgets.HBox([self.ask, self.find])
         self.box = beside(self.chat, self.text, *self.fields.values(), row, about, self.note, self.found)
 
@@ -299,7 +290,7 @@ class PasteTab:
         try:
             action()
         except MemecmdError as error:
-            self.note.value = drawing.note(str(error), error=True)
+            self.note.value = drawing.parts().note(str(error), True)
 
     def _ask(self) -> None:
         from memecmd_utils import chats
@@ -315,22 +306,17 @@ class PasteTab:
         texts = {name: area.value.strip() for name, area in self.fields.items()}
         if not all(texts.values()):
             raise MemecmdError("write a sentence for each of S, E and Ψ, in the library's language")
-        self.pasted, self.query = read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
-        self._show()
-
-    def _show(self) -> None:
-        if self.query is None:
-            return
+        pasted, query = read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
         knobs, index = self.first.knobs(), self.library.index
-        (memes,), (scores,), (parts,) = retrieval.top_k(index, self.query, knobs.weights, 6)
+        (memes,), (scores,), (parts,) = retrieval.top_k(index, query, knobs.weights, 6)
         cards = [shown(self.library.memes[index.meme_ids[m]], self.first.pictures) for m in memes]
         rows = list(zip(cards, scores, parts, strict=True))
-        self.found.value = drawing.note(formula(knobs.weights)) + drawing.cards(rows)
+        self.found.value = str(drawing.parts().note(formula(knobs.weights))) + drawing.cards(rows)
         score = float(self.first.explorer.scale(knobs.weights).apply(scores[0]))
         sent = "sent" if score > knobs.gate.theta0 else "held back by the gate"
-        lines, who = self.pasted.lines, self.pasted.next_speaker
+        lines, who = pasted.lines, pasted.next_speaker
         side = {name: "right" if name == lines[0][0] else "left" for name in (*dict(lines), who)}
         turns = [ShownTurn(t, side[name], name, text) for t, (name, text) in enumerate(lines, start=1)]
         note = f"the best meme, {sent}: {signed(score, 2)}, θ₀ {signed(knobs.gate.theta0, 2)}"
-        turns.append(ShownTurn(self.pasted.turn, side[who], who, "", note=note, meme=cards[0]))
+        turns.append(ShownTurn(pasted.turn, side[who], who, "", note=note, meme=cards[0]))
         self.chat.value = drawing.chat(turns)

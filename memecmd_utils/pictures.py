@@ -72,20 +72,9 @@ def decode_bytes(data: bytes) -> Image.Image:
     except (Image.DecompressionBombError, MemoryError) as error:
         raise ImageRejected(f"too many pixels to decode it: {error}") from error
     except UnidentifiedImageError as error:
-        if looks_like_image(data[:16]):
-            raise ImageRejected("broken image data: the header cannot be read") from error
         raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
     except Exception as error:  # decoders meet hostile bytes and raise almost anything
         raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
-
-
-def looks_like_image(head: bytes) -> bool:
-    """Whether the first 12 or more bytes of a file carry the signature of a known format."""
-    if head.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")):
-        return True
-    # "BM" alone would also match a text that starts so; the two reserved words must be zero.
-    is_bmp = head.startswith(b"BM") and head[6:10] == b"\0\0\0\0"
-    return is_bmp or (head.startswith(b"RIFF") and head[8:12] == b"WEBP")
 
 
 def _check_size(width: int, height: int) -> None:
@@ -103,13 +92,10 @@ def _turned(image: Image.Image) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I") or image.mode == "F":
-        # `Image.convert` would clip all above 255 to white. The usual 16 bits, or from least to largest.
-        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
-        usual = values.min() >= 0 and 1 < values.max() <= 65535
-        low, high = (0.0, 65535.0) if usual else (values.min(), values.max())
-        grey = np.round((values - low) * (255.0 / ((high - low) or 1.0)))
-        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if image.mode.startswith("I"):
+        # `Image.convert` would clip all above 255 of a picture of 16 bits to white.
+        grey = np.round(np.asarray(image, dtype=np.float64) * (255 / 65535))
+        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         return on_white(image)
     # A copy, because the caller closes the file behind an image that needs no conversion.
@@ -144,10 +130,9 @@ def pictures_below(folder: Path) -> list[Path]:
 
     For folders whose file names say what a picture is, such as meme ids; `look_through` is for any folder.
     """
-    found = sorted(folder.rglob("*")) if folder.is_dir() else []
     return [
         path
-        for path in found
+        for path in sorted(folder.rglob("*"))
         if path.suffix.lower() in EXTENSIONS
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         and path.is_file()
@@ -157,16 +142,12 @@ def pictures_below(folder: Path) -> list[Path]:
 def look_through(folder: Path) -> list[Path]:
     """All image candidates below `folder`, sorted by relative path, without hidden files; not decoded yet.
 
-    A file with an image extension is always a candidate, any other one only if its first bytes say so. Links
-    are not followed: what they lead to may be anywhere. Raises `LibraryError` for a missing folder, an
-    unreadable one or one without any candidate.
+    A file with an image extension is always a candidate, any other one only if its bytes say so. Links are
+    not followed: what they lead to may be anywhere. `LibraryError` for a folder that is missing,
+    cannot be read or holds no candidate.
     """
     if not folder.is_dir():
-        problem = "is not a folder" if folder.exists() else "does not exist"
-        raise LibraryError(
-            f"meme source {folder} {problem}: correct `sources` in the profile (paths are relative to the "
-            "project root), or use the source `example`"
-        )
+        raise LibraryError(f"meme source {folder} does not exist: correct `sources` (or use `example`)")
 
     def refuse(error: OSError) -> None:
         raise LibraryError(f"folder {error.filename} cannot be read: {error.strerror}") from error
@@ -178,8 +159,7 @@ def look_through(folder: Path) -> list[Path]:
         found += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
     if not found:
         raise LibraryError(
-            f"meme source {folder} holds no image ({', '.join(FORMATS)}; links are not followed): put images "
-            "into it or correct `sources` in the profile"
+            f"meme source {folder} holds no image ({', '.join(FORMATS)}; links are not followed)"
         )
     return sorted(found, key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
 
@@ -188,11 +168,9 @@ def _is_candidate(path: Path) -> bool:
     if path.suffix.lower() in EXTENSIONS:
         return True
     try:
-        if not path.is_file():  # opening a named pipe would wait for ever
-            return False
-        with path.open("rb") as handle:
-            return looks_like_image(handle.read(16))
-    except OSError:
+        # Opening a named pipe would wait for ever.
+        return path.is_file() and Image.open(path, formats=FORMATS).close() is None
+    except Exception:  # strangers' bytes may raise almost anything
         return False
 
 

@@ -23,8 +23,6 @@ from memecmd_utils.llm import authored, prompts
 from memecmd_utils.settings import Profile
 
 MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"
-FORMAT = 2
-"""Version of the layout of a release; raised when a reader of the older one could not read it."""
 
 Records = Mapping[str, Sequence[Any]]
 """The records of a release by table."""
@@ -56,24 +54,10 @@ class Table(NamedTuple):
 TABLES = {
     "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
     "annotations": Table(schemas.Annotation, ("meme_id",), "S+, S-, E, Psi of a meme, or why there is none"),
-    "dialogues": Table(
-        schemas.Dialogue,
-        ("dialogue_id",),
-        "a session: its turns, and a summary for every turn from the second",
-    ),
-    "placements": Table(
-        schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme that a strategy puts at a turn"
-    ),
-    "marks": Table(
-        schemas.Mark,
-        ("dialogue_id", "turn", "marker"),
-        "whether a marker would send a meme at a turn, and which",
-    ),
-    "grades": Table(
-        schemas.Grade,
-        ("dialogue_id", "turn", "meme_id", "grader"),
-        "how well a pooled meme fits at a turn (0 to 2)",
-    ),
+    "dialogues": Table(schemas.Dialogue, ("dialogue_id",), "a session: its turns, and their summaries"),
+    "placements": Table(schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme sent at a turn"),
+    "marks": Table(schemas.Mark, ("dialogue_id", "turn", "marker"), "whether a marker would send a meme"),
+    "grades": Table(schemas.Grade, ("dialogue_id", "turn", "meme_id", "grader"), "how well a meme fits, 0-2"),
 }
 OPTIONAL = ("marks", "grades")
 """Tables that are left out when there are no records."""
@@ -180,7 +164,6 @@ def _fill(
         made_by[part].update(names)
     public = public_settings(profile)
     manifest = {
-        "release_format": FORMAT,
         "package": "memecmd",
         "package_version": __version__,
         "run": run or profile.name,
@@ -209,8 +192,8 @@ def counts_of(records: Records) -> dict[str, int]:
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """How the `datasets` package stores a picture in Parquet."""
-_ROWS, _PICTURE_ROWS = 10_000, 100
-"""Rows of a group: with pictures few, so that neither writer nor reader holds all of them at once."""
+_ROWS = 100
+"""Rows of a group: few, so that neither writer nor reader holds all pictures at once."""
 
 
 def arrow_schema(table: str) -> pa.Schema:
@@ -246,7 +229,7 @@ def write_table(folder: Path, table: str, records: Sequence[schemas.Record]) -> 
     files.write_jsonl(folder / f"{table}.jsonl", records)
     columns = arrow_schema(table)
     pictured = "image" in columns.names
-    step = _PICTURE_ROWS if pictured else _ROWS
+    step = _ROWS if pictured else max(1, len(records))
     with files.atomic_path(folder / f"{table}.parquet") as part, pq.ParquetWriter(part, columns) as writer:
         for first in range(0, len(records), step):
             rows = [record.model_dump(mode="json") for record in records[first : first + step]]
@@ -523,12 +506,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a release; `ReleaseError` says what is wrong with it."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["release_format"] == FORMAT:
-            return manifest
-        wrong = f"release format {manifest['release_format']!r}, this version reads {FORMAT}"
+        manifest["files"], manifest["counts"]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        wrong = f"cannot be read: {error}"
-    raise ReleaseError(f"{folder / MANIFEST}: {wrong}")
+        raise ReleaseError(f"{folder / MANIFEST} cannot be read: {error!r}") from error
+    return manifest
 
 
 def verdict(folder: Path) -> str:
@@ -543,8 +524,7 @@ def verdict(folder: Path) -> str:
 
 
 def _listing(folder: Path, problems: Sequence[str]) -> str:
-    more = ["..."] if len(problems) > 20 else []
-    return "\n".join([f"{folder.name}: {len(problems)} problems", *problems[:20], *more])
+    return "\n".join([f"{folder.name}: {len(problems)} problems, the first of them", *problems[:20]])
 
 
 def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str) -> list[str]:

@@ -99,20 +99,21 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
-    truth = load_json(run, "ground_truth.json")
+    truth, measured = load_json(run, "ground_truth.json"), load_json(run, "judge_checks.json")
     grades = graded.grades_of_placed(records.placements, records.truth)
     found = evaluation.numbers(
-        run.profile, records.memes, records.dialogues, records.placements, records.ratings,
-        records.consistency, dict(records.gates), truth, grades,
-    )  # fmt: skip
+        run.profile, records.memes, records.dialogues, records.placements, records.ratings
+    )
     # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
     quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
     made = studies.load_tables(run)["tables"]
     found |= {
+        "gates": dict(records.gates),
+        **{name: rows for name, rows in measured.items() if name != "trust"},
         "ground_truth": {name: truth[name] for name in shown if name in truth},
         "studies": {
-            "trust": load_json(run, "judge_checks.json")["trust"],
+            "trust": measured["trust"],
             **{name: made.get(name, []) for name in quoted},
         },
         "teaching": _teaching_levels(grades.get("greedy", {})),
@@ -576,9 +577,7 @@ def differences(a: Any, b: Any, where: str = "") -> list[str]:
     if isinstance(a, list) and isinstance(b, list):
         if len(a) != len(b):
             return [f"{where}: {len(a)} and {len(b)} entries"]
-        return [
-            d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{where}[{i}]")
-        ]
+        return differences(dict(enumerate(a)), dict(enumerate(b)), where)
     if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
         same = math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
         return [] if same else [f"{where}: {a} and {b}"]

@@ -47,9 +47,10 @@ def _imports() -> Any:
     graph = grimp.build_graph("memecmd_utils", cache_dir=None, exclude_type_checking_imports=True)
     # An import inside a function serves those who call it: a run opens models, a panel reads a pasted chat.
     for importer in sorted(graph.modules):
+        text = _file(importer).read_text(encoding="utf-8").split("\n")
         for imported in sorted(graph.find_modules_directly_imported_by(importer)):
             lines = graph.get_import_details(importer=importer, imported=imported)
-            if lines and all(_is_indented(importer, line["line_number"]) for line in lines):
+            if lines and all(text[line["line_number"] - 1].startswith(" ") for line in lines):
                 graph.remove_import(importer=importer, imported=imported)
     return graph
 
@@ -57,11 +58,6 @@ def _imports() -> Any:
 def _file(module: str) -> Path:
     place = (paths.root / "memecmd_utils").joinpath(*module.split(".")[1:])
     return path if (path := place.with_suffix(".py")).exists() else place / "__init__.py"
-
-
-def _is_indented(module: str, number: int) -> bool:
-    line = _file(module).read_text(encoding="utf-8").split("\n")[number - 1]
-    return line.startswith(" ")
 
 
 def files_of(notebook: Path) -> list[Path]:
@@ -77,9 +73,7 @@ def files_of(notebook: Path) -> list[Path]:
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
     second = any("template_memes" in module for module in found)
-    asked = [
-        path for path in sorted(package.glob("prompts/*.*")) if path.name.startswith("template_") == second
-    ]
+    asked = [p for p in sorted(package.glob("prompts/*.*")) if p.name.startswith("template_") == second]
     return [*files, *drawn, *asked]
 
 
@@ -243,10 +237,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
 
     notebook, output = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
-    failed, working = (
-        output.with_name(f"{name}.failed.ipynb"),
-        output.with_name(f".{name}.{os.getpid()}.ipynb"),
-    )
+    failed = output.with_name(f"{name}.failed.ipynb")
+    working = output.with_name(f".{name}.{os.getpid()}.ipynb")
     known = papermill.inspect_notebook(str(notebook))
     if unknown := parameters.keys() - known.keys():
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
@@ -269,16 +261,12 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         check_complete(executed, name)
     except papermill.PapermillExecutionError as error:
         working.replace(failed)
-        raise NotebookFailed(
-            f"{name}: cell {error.cell_index} raised {fault_of(error)}\n(see {failed})"
-        ) from None
-    except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
-        what = (
-            "the kernel died"
-            if isinstance(error, nbclient.exceptions.DeadKernelError)
-            else "a cell took too long"
-        )
-        raise NotebookFailed(f"{name}: {what} (see {failed})") from None
+        said = f"cell {error.cell_index} raised {fault_of(error)}\n(see {failed})"
+        raise NotebookFailed(f"{name}: {said}") from None
+    except nbclient.exceptions.CellTimeoutError:
+        raise NotebookFailed(f"{name}: a cell took too long (see {failed})") from None
+    except nbclient.exceptions.DeadKernelError:
+        raise NotebookFailed(f"{name}: the kernel died (see {failed})") from None
     finally:
         if working.exists():
             working.replace(failed)

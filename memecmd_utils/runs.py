@@ -60,9 +60,7 @@ STAGES = {
     "05b_studies": Stage(("04_retrieval",), ("studies.json",)),
     "06_figures": Stage(("04b_learned_placement", "05_evaluation", "05b_studies")),
     "07_template_memes": Stage(
-        (),
-        ("templates.parquet", "template_memes.parquet", "readings.parquet"),
-        templates=True,
+        (), ("templates.parquet", "template_memes.parquet", "readings.parquet"), templates=True
     ),
     "08_meme_text_retrieval": Stage(("07_template_memes",), templates=True),
 }
@@ -181,9 +179,8 @@ class Run:
     @property
     def vector_mode(self) -> Mode:
         """Mode of vectors that this machine computes by itself."""
-        return (
-            "auto" if self.profile.models.mode == "recorded" and not self.strict else self.profile.models.mode
-        )
+        mode = self.profile.models.mode
+        return "auto" if mode == "recorded" and not self.strict else mode
 
     @property
     def read_dirs(self) -> list[Path]:

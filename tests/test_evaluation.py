@@ -328,26 +328,21 @@ def records():
     return placements, ratings, rows
 
 
-def numbers():
-    placements, ratings, rows = records()
-    library = [made_up.meme(name) for name in ("m1", "m2", "m3")]
-    return evaluation.numbers(PROFILE, library, DIALOGUES, placements, ratings, rows, {"a": {"theta0": 0.5}})
-
-
 def test_numbers_by_hand() -> None:
     """Two dialogues of 6 turns, TEXTS each: 7 + 7 + 7 + 7 + 5 + 7 characters = 40 / 6 a turn. Texts repeat,
     so at most half of the character pairs differ. 4 memes a strategy in 2 * 5 turns: rate .4."""
-    found = numbers()
+    placements, ratings, rows = records()
+    library = [made_up.meme(name) for name in ("m1", "m2", "m3")]
+    found = evaluation.numbers(PROFILE, library, DIALOGUES, placements, ratings)
     assert found["dialogues"]["total"] == 2 and found["dialogues"]["turns"] == 12
     assert found["dialogues"]["mean_characters"] == pytest.approx(40 / 6, abs=1e-6)
     assert 0 < found["dialogues"]["distinct_2"] <= 0.5
     assert found["dialogues"]["summaries"] == 10 and found["dialogues"]["summaries_unscored"] == 0
-    assert [row["rate"] for row in found["meme_use"]] == [0.4] * 4
+    tables = evaluation.measured_tables(PROFILE, DIALOGUES, placements, ratings, rows, {})
+    assert tables["meme_use"]["rate"].tolist() == [0.4] * 4 and tables["levels"].empty
     assert found["ratings"] == {
         "total": 16, "memes": 16, "judges": 1, "placed": 16, "unscored": 0, "sources": ["scripted"]
     }  # fmt: skip
-    assert found["levels"] == []
-    assert found["gates"] == {"a": {"theta0": 0.5}}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

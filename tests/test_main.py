@@ -52,8 +52,3 @@ def test_the_command_starts_without_heavy_packages() -> None:
         [sys.executable, "-c", code], cwd=paths.root, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
-
-
-def test_inputs_lists_the_files_of_a_notebook(capsys) -> None:
-    assert status_of("inputs", "04_retrieval") == 0
-    assert "memecmd_utils/settings.py" in capsys.readouterr().out.split("\n")

@@ -1,21 +1,21 @@
 """The rating form, its key and its answers. All answers here are made up."""
 
-import csv
 import json
 import math
 import re
 from collections import Counter
+from datetime import timedelta
 from html.parser import HTMLParser
 
 import browser
-import numpy as np
+import pandas as pd
 import pytest
 from made_ratings import MEMES, NASTY, QUALITY, answers, dialogues, form, placements, write_answers
 from made_up import meme_files, profile
 
 from memecmd_utils import files, people, runs
 from memecmd_utils.files import paths
-from memecmd_utils.people import TABLES, Answers, FormError
+from memecmd_utils.people import FormError
 from memecmd_utils.schemas import DIMENSIONS
 
 # --- which items
@@ -24,12 +24,12 @@ from memecmd_utils.schemas import DIMENSIONS
 def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
     of = dialogues()
     placed = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements(of)}
-    made, key = form()
-    drawn = Counter(row.strategy for row in key)
+    made = form()
+    drawn = Counter(made.key.strategy)
     assert set(drawn) == set(QUALITY) and max(drawn.values()) - min(drawn.values()) <= 1
     shown = {item.item: item for item in made.items}
-    assert len(shown) == 24 and {row.item for row in key} == set(shown)
-    for row in key:
+    assert len(shown) == 24 and set(made.key.item) == set(shown)
+    for row in made.key.itertuples():
         assert row.form == made.form and placed[row.strategy, row.dialogue_id, row.turn] == row.meme_id
         item = shown[row.item]
         assert item.meme_id == row.meme_id
@@ -68,11 +68,11 @@ def written(folder, made, memes=MEMES) -> str:
 
 
 def test_the_page_gives_nothing_away_and_needs_nothing_from_outside(tmp_path) -> None:
-    made, key = form()
+    made = form()
     text = written(tmp_path, made)
     page, plain = Page(text), re.sub(r"data:image/webp;base64,[\w+/=]+", "", text)
     assert not [name for name in (*QUALITY, "strateg", "made-", *MEMES, "threshold") if name in plain]
-    assert {row.item for row in key} == {item["item"] for item in json.loads(page.scripts[0])["items"]}
+    assert set(made.key.item) == {item["item"] for item in json.loads(page.scripts[0])["items"]}
     policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'") and "http" not in policy
     assert not re.search(r"https?://|fetch\(|XMLHttp|import\(|url\(", text)
@@ -81,10 +81,10 @@ def test_the_page_gives_nothing_away_and_needs_nothing_from_outside(tmp_path) ->
 
 
 def test_data_stays_data_and_a_broken_picture_is_named(tmp_path) -> None:
-    made, _ = form()
+    made = form()
     plain = Page(written(tmp_path, made))
     nasty = {name: one.model_copy(update={"text": NASTY}) for name, one in MEMES.items()}
-    found = Page(written(tmp_path, form(of=dialogues(text=NASTY))[0], nasty))
+    found = Page(written(tmp_path, form(of=dialogues(text=NASTY)), nasty))
     assert [t for t, _ in found.elements] == [t for t, _ in plain.elements]
     assert len(found.scripts) == 2 and found.scripts[1] == plain.scripts[1]
     assert not any(sign in found.scripts[0] for sign in ("</", "<!--", "\u2028", "<script"))
@@ -96,105 +96,74 @@ def test_data_stays_data_and_a_broken_picture_is_named(tmp_path) -> None:
 # --- answers
 
 
-@pytest.fixture(scope="module")
-def rated():
-    _, key = form(n_items=8)
-    return key, answers(key)
-
-
 @pytest.fixture
-def file(rated, tmp_path):
-    return write_answers(tmp_path / "made_up.csv", rated[1])
+def file(tmp_path):
+    return write_answers(tmp_path / "answers.csv", answers(form(n_items=8)))
 
 
-def change(file, line: int, **cells: str):
-    """Write other cells into one line of a CSV (line 2 is the first row of data)."""
-    rows = list(csv.DictReader(file.open(encoding="utf-8-sig", newline="")))
-    rows[line - 2] |= cells
-    with file.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.DictWriter(handle, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def test_answers_are_read_as_they_were_written_also_by_a_spreadsheet(rated, file, tmp_path) -> None:
-    key, given = rated
-    assert file.read_text(encoding="utf-8").split("\n")[0].split(",") == list(people.COLUMNS)
-    found = people.collect(tmp_path, key)
-    assert (found.answers, found.source) == (given, "made up")
+def test_answers_are_read_as_they_were_written_also_by_a_spreadsheet(file, tmp_path) -> None:
+    made = form(n_items=8)
+    found, left_out = people.collect(tmp_path, made)
+    columns = ["rater", "item"]
+    pd.testing.assert_frame_equal(
+        found.sort_values(columns, ignore_index=True),
+        answers(made).sort_values(columns, ignore_index=True)[list(found)],
+        check_dtype=False,
+    )
+    assert left_out == 0
     text = file.read_text(encoding="utf-8")
     file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
-    assert people.collect(tmp_path, key).answers == given
-    assert people.collect(tmp_path / "gone", key).source is None
+    assert people.collect(tmp_path, made)[0].equals(found)
+    assert people.collect(tmp_path / "gone", made)[0].empty
     file.write_bytes(text.replace("r1", "甲").encode("gb18030"))
-    with pytest.raises(FormError, match="not UTF-8"):
-        people.collect(tmp_path, key)
+    with pytest.raises(FormError, match="UTF-8"):
+        people.collect(tmp_path, made)
 
 
-def test_where_a_person_answered_made_up_answers_do_not_count(rated, file, tmp_path) -> None:
-    key, given = rated
-    person = given[0].model_copy(update={"made_up": False, "humor_effect": 33.0})
-    # A trial under the same name, later, replaces no answer.
-    trial = given[0].model_copy(update={"at": given[0].at.replace(year=2030)})
-    write_answers(tmp_path / "person.csv", [person, trial])
-    found = people.collect(tmp_path, key)
-    assert found.source == "human" and found.counted == [person]
-    text = people.ratings_verdict(found, people.ratings_summary(found))
-    assert text.startswith("1 person(s) gave 1 answers. 24 made-up answers are left out.")
+def test_the_latest_answer_counts_and_trials_and_other_forms_do_not(tmp_path) -> None:
+    made = form(n_items=8)
+    person = answers(made).head(1)
+    again = person.assign(humor_effect=33.0, at=person["at"] + timedelta(days=1))
+    trial = person.assign(made_up=True, at=person["at"] + timedelta(days=2))
+    write_answers(tmp_path / "a.csv", pd.concat([again, person, trial]))
+    write_answers(tmp_path / "b.csv", person.assign(form="another"))
+    found, left_out = people.collect(tmp_path, made)
+    assert found.humor_effect.tolist() == [33.0] and left_out == 2
 
 
 @pytest.mark.parametrize(
     ("column", "cell"),
-    [
-        ("humor_effect", "101"), ("humor_effect", "nan"), ("humor_effect", ""), ("at", "31.01.26"),
-        ("at", "2026-01-31T12:00:00"), ("seconds", "-3"), ("rater", " "), ("made_up", "perhaps"),
-    ],
-)  # fmt: skip
-def test_a_bad_row_is_refused_with_its_line(rated, file, tmp_path, column, cell) -> None:
-    change(file, 3, **{column: cell})
-    with pytest.raises(FormError, match=rf"(?s)made_up\.csv line 3: .*{column}.*correct the row"):
-        people.collect(tmp_path, rated[0])
+    [("humor_effect", "101"), ("humor_effect", ""), ("at", "2026-01-31T12:00:00")],
+)
+def test_a_bad_row_is_refused_with_its_number(file, tmp_path, column, cell) -> None:
+    table = pd.read_csv(file, dtype=str)
+    table.loc[1, column] = cell
+    table.to_csv(file, index=False)
+    with pytest.raises(FormError, match=rf"(?s)answers\.csv row 3: .*{column}"):
+        people.collect(tmp_path, form(n_items=8))
 
 
 # --- what they say
 
 
-@pytest.fixture(scope="module")
-def key():
-    return form(n_items=60, of=dialogues(20))[1]
-
-
-def test_tables_say_what_is_made_up_and_count_the_items_of_a_strategy(key) -> None:
-    given = answers(key)
-    tables = people.ratings_summary(Answers(given, key))
-    for name, table in tables.items():
-        assert list(table.columns) == TABLES[name] and set(table.source) <= {"made up"}
-    text = people.ratings_verdict(Answers(given, key), tables)
-    assert "Krippendorff's alpha of the overall score: 0." in text
-    assert text.startswith("No person has rated this run. 180 made-up answers") and "gave" not in text
-    drawn = [row.item for row in key if row.strategy == "random"]
-    overall = {item: np.mean([[getattr(a, d) for d in DIMENSIONS] for a in given if a.item == item])
-               for item in drawn}  # fmt: skip
-    row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
-    assert row["mean"] == pytest.approx(np.mean([overall[item] for item in drawn]))
-    assert (row["items"], row.ratings) == (len(drawn), 3 * len(drawn))
-    assert tables["alpha"].alpha.min() > 0.5 and set(tables["alpha"].raters) == {3}
-    assert all(table.empty for table in people.ratings_summary(Answers([], key)).values())
-
-
-def test_correlation_with_judges(key) -> None:
-    given = answers(key)
-    liked = {
-        item: np.mean([[getattr(a, d) for d in DIMENSIONS] for a in given if a.item == item])
-        for item in {row.item for row in key}
-    }
-    same = {(row.dialogue_id, row.turn, row.meme_id): liked[row.item] ** 3 for row in key}
+def test_tables_count_the_items_of_a_strategy_and_compare_with_judges() -> None:
+    made = form(n_items=60, of=dialogues(20))
+    given = answers(made)
+    liked = given.assign(overall=given[list(DIMENSIONS)].mean(axis=1)).groupby("item").overall.mean()
+    items = made.key.drop_duplicates("item")
+    same = {(r.dialogue_id, r.turn, r.meme_id): liked[r.item] ** 3 for r in items.itertuples()}
     against = {p: -v for p, v in list(same.items())[:30]}
     judged = {"same order": same, "against": against, "elsewhere": {("x", 2, "m1"): 1.0}}
-    table = people.ratings_summary(Answers(given, key), judged)["correlations"].set_index("scorer")
-    assert table.spearman["same order"] == pytest.approx(1) and table["items"]["same order"] == 60
-    assert table.spearman["against"] == pytest.approx(-1) and table["items"]["against"] == 30
-    assert math.isnan(table.spearman["elsewhere"]) and table["items"]["elsewhere"] == 0
+    tables = people.ratings_summary(given, made.key, judged)
+    drawn = made.key[made.key.strategy == "random"].item
+    row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
+    assert row["mean"] == pytest.approx(liked[drawn].mean())
+    assert (row["items"], row.ratings) == (len(drawn), 3 * len(drawn))
+    assert tables["alpha"].alpha.min() > 0.5 and set(tables["alpha"].raters) == {3}
+    found = tables["correlations"].set_index("scorer")
+    assert found.spearman["same order"] == pytest.approx(1) and found["items"]["same order"] == 60
+    assert found.spearman["against"] == pytest.approx(-1) and found["items"]["against"] == 30
+    assert math.isnan(found.spearman["elsewhere"]) and found["items"]["elsewhere"] == 0
 
 
 def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypatch) -> None:
@@ -207,11 +176,10 @@ def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypa
     assert text == "No person has rated this run." and made.form in (
         run.report / "rating_form.html"
     ).read_text(encoding="utf-8")
-    key = people.read_rows(run.read("rating_key.csv"), people.KeyRow, "")
-    assert {row.form for row in key} == {made.form}
-    write_answers(tmp_path / "raw" / "ratings" / run.profile.name / "a.csv", answers(key, made_up=False))
+    assert pd.read_csv(run.read("rating_key.csv")).item.tolist() == made.key.item.tolist()
+    write_answers(tmp_path / "raw" / "ratings" / run.profile.name / "a.csv", answers(made))
     assert "3 person(s) gave" in people.people_of_run(run, placements(of), of, MEMES, {})[1]
-    assert "human" in (run.report / "tables" / "human_means.csv").read_text(encoding="utf-8")
+    assert "random" in (run.report / "tables" / "human_means.csv").read_text(encoding="utf-8")
     assert people.people_of_run(run, [], of, MEMES, {})[0] is None
 
 
@@ -228,10 +196,10 @@ def page(tmp_path):
         driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
 
         def open_form(**changes):
-            made, key = form(n_items=3, **changes)
+            made = form(n_items=3, **changes)
             written(tmp_path, made)
             driver.get((tmp_path / "form.html").as_uri())
-            return driver, made, key, folder
+            return driver, made, folder
 
         yield open_form
         assert browser.errors(driver) == []
@@ -257,10 +225,9 @@ def begin(driver) -> None:
 def test_items_by_keyboard_a_reload_and_the_csv(page) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    driver, made, key, folder = page()
+    driver, made, folder = page()
     keys(driver, Keys.TAB)  # from the top of the page to the name
     keys(driver, "rater-1", Keys.TAB, " ", Keys.TAB, " ", Keys.TAB, Keys.ENTER)
-    assert by_id(driver, "trial-note").is_displayed()
     # The first question has the focus; arrows change by five, End is 100, a blank takes the middle.
     keys(driver, Keys.HOME, Keys.TAB, Keys.ARROW_RIGHT, Keys.TAB, Keys.END, Keys.TAB, " ", Keys.ENTER)
     assert "missing" in by_id(driver, "say").text
@@ -275,10 +242,10 @@ def test_items_by_keyboard_a_reload_and_the_csv(page) -> None:
     driver.find_element("css selector", "#bar .download").click()
     file = browser.downloaded(folder)
     assert file.name == f"ratings_{made.form}_rater-1.csv"
-    [answer] = people.collect(folder, key).answers
+    (answer,) = pd.read_csv(file).itertuples()
     assert [getattr(answer, name) for name in DIMENSIONS] == [0, 55, 100, 50, 0]
-    assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", True)
-    assert 0 < answer.seconds < 600
+    assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", 1)
+    assert people.collect(folder, made)[1] == 1, "a trial"
 
 
 def test_markup_is_shown_as_text_and_the_page_fits_a_phone(page) -> None:

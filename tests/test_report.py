@@ -168,7 +168,7 @@ def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
         (None, 0.0, [": None and 0.0"]),
         (True, 1, [": True and 1"]),
         ([1, 2], [1], [": 2 and 1 entries"]),
-        ({"x": {"y": [0, {"z": 1.0}]}}, {"x": {"y": [0, {"z": 2.0}]}}, [".x.y[1].z: 1.0 and 2.0"]),
+        ({"x": {"y": [0, {"z": 1.0}]}}, {"x": {"y": [0, {"z": 2.0}]}}, [".x.y.1.z: 1.0 and 2.0"]),
         ({"x": 1}, {"x": 1, "y": 2}, [".y: only in one"]),
     ],
 )
@@ -194,7 +194,7 @@ def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) ->
     Image.new("RGB", (20, 10), (200, 20, 30)).save(tmp_path / "example" / "figures" / "fig3_scores.png")
     found = report.compare(tracked=tmp_path)
     assert [line.partition(":")[0] for line in found] == [
-        "numbers.x", "placements[1][1]", "placements[1][2]", "fig3_scores.png"
+        "numbers.x", "placements.1.1", "placements.1.2", "fig3_scores.png"
     ]  # fmt: skip
     (tmp_path / "example" / "figures" / "chat.png").unlink()
     with pytest.raises(runs.StageMissing, match=r"chat\.png: run `make reproduce` first"):

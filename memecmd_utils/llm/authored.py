@@ -89,7 +89,7 @@ def glosses(folder: Path = paths.example) -> dict[str, str]:
 def prompt_notice(folder: Path = paths.example) -> str | None:
     """A notice for the reader where prompts differ from those that were shipped with the corpus."""
     shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
-    changed = sorted(name for name, digest in shipped.items() if _prompt_sha256(name) != digest)
+    changed = sorted(name for name, digest in shipped.items() if prompts.prompt_sha256(name) != digest)
     if not changed:
         return None
     return (
@@ -97,13 +97,6 @@ def prompt_notice(folder: Path = paths.example) -> str | None:
         "this run will differ for it. To see what a prompt does, go live: PROFILE=local after "
         "`make local-llm`, or PROFILE=openai with a key."
     )
-
-
-def _prompt_sha256(name: str) -> str | None:
-    try:
-        return prompts.prompt_sha256(name)
-    except prompts.PromptError:
-        return None  # taken away or renamed
 
 
 NOTES = b"\n## Notes after the fact\n"

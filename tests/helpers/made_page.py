@@ -7,8 +7,8 @@ import made_up
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import page, report, schemas, settings
-from memecmd_utils.grades import GroundTruth
+from memecmd_utils import evaluation, page, report, schemas, settings
+from memecmd_utils.grades import GroundTruth, grades_of_placed
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run
 
@@ -103,7 +103,12 @@ def run(folder: Path, found: Records | None = None) -> Run:
     assert files.keys() >= {meme.meme_id for meme in found.memes}
     made.save(found.memes, schemas.Meme)
     made.save_json("ground_truth.json", {"agreement": [], "placed": [], "retrieval": [], "timing": []})
-    made.save_json("judge_checks.json", {"sentence": "", "trust": []})
+    graded = grades_of_placed(found.placements, found.truth)
+    tables = evaluation.measured_tables(
+        profile, found.dialogues, found.placements, found.ratings, found.consistency, graded
+    )
+    rows = {name: evaluation.frame_rows(table) for name, table in tables.items()}
+    made.save_json("judge_checks.json", {**rows, "trust": []})
     made.save_json("studies.json", {"sentences": {}, "columns": {}, "tables": {"ablation": ABLATION}})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})

@@ -1,15 +1,15 @@
 """A made-up run with four strategies, its rating form, and made-up answers. No person gave any of them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from made_up import dialogue, meme, placement
 
 from memecmd_utils import files, people, schemas
-from memecmd_utils.people import Form, HumanRating, KeyRow
+from memecmd_utils.people import Form, HumanRating
 from memecmd_utils.schemas import DIMENSIONS
 
 QUALITY = {"greedy": 85.0, "sampling": 60.0, "random": 30.0, "random_same_turns": 35.0}
@@ -38,27 +38,31 @@ def placements(of: dict[str, schemas.Dialogue], seed: int = 1) -> list[schemas.P
     return found
 
 
-def form(n_items: int = 24, seed: int = 5, of: dict | None = None) -> tuple[Form, list[KeyRow]]:
+def form(n_items: int = 24, seed: int = 5, of: dict | None = None) -> Form:
     of = of or dialogues()
     return people.choose(placements(of), of, n_items=n_items, seed=seed)
 
 
-def answers(key: Sequence[KeyRow], raters: Sequence[str] = ("r1", "r2", "r3"), **changes: Any) -> list:
+def answers(made: Form, raters: Sequence[str] = ("r1", "r2", "r3"), **changes: Any) -> pd.DataFrame:
     """Made-up answers of raters who like strategies by `QUALITY`, each with noise of her own."""
     rng = np.random.default_rng(0)
-    strategies = {row.item: row.strategy for row in reversed(key)}
+    strategies = made.key.drop_duplicates("item").set_index("item").strategy
     base = {item: QUALITY[strategy] + rng.normal(0, 5) for item, strategy in strategies.items()}
     found = []
     for rater in raters:
-        for number, (item, middle) in enumerate(base.items()):
+        for item, middle in base.items():
             given = {name: float(np.clip(round(middle + rng.normal(0, 8)), 0, 100)) for name in DIMENSIONS}
-            time = datetime(2026, 1, 31, 12, tzinfo=UTC) + timedelta(seconds=20 * number)
-            values = {"form": key[0].form, "item": item, "rater": rater, "at": time, "made_up": True}
-            found.append(HumanRating(**{**values, "seconds": 20, **given, **changes}))
-    return found
+            values = {
+                "form": made.form,
+                "item": item,
+                "rater": rater,
+                "at": "2026-01-31T12:00:00Z",
+            }
+            found.append(HumanRating(**values, **given, **changes).model_dump())
+    return pd.DataFrame(found)
 
 
-def write_answers(path: Path, given: Sequence[Any]) -> Path:
+def write_answers(path: Path, given: pd.DataFrame) -> Path:
     """Write answers in the form's own columns, as its page saves them."""
-    rows = ({**answer.model_dump(mode="json"), "made_up": int(answer.made_up)} for answer in given)
-    return files.write_csv(path, people.COLUMNS, rows)
+    rows = given.assign(at=[at.isoformat() for at in given["at"]], made_up=given.made_up.astype(int))
+    return files.write_csv(path, list(HumanRating.model_fields), rows.to_dict("records"))

@@ -118,7 +118,7 @@ def auc(of: Dialogues, lift: float, levels: int = 0, items: int = 2) -> tuple[Le
             [(i, x) for i in range(of.n) for x in side[i, r][: items if some is None else some[j, i, r]]]
             for j, side in enumerate(scores)
         ]
-        found.append(statistics.auc(*sides, range(of.n)))
+        found.append(statistics.auc(*sides))
     many = Dialogues(np.random.default_rng(0), 100_000, 1, of.icc)
     sides = [s.ravel() for s in auc_items(many, lift, levels, items)]
     truth = roc_auc_score(np.repeat([1, 0], [s.size for s in sides]), np.concatenate(sides))
