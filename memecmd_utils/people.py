@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, create_model
 
 from memecmd_utils import drawing, files, pictures, statistics
 from memecmd_utils.files import MemecmdError, paths
@@ -43,22 +43,16 @@ class FormError(MemecmdError, ValueError):
 Score = Annotated[float, Field(ge=0, le=100)]
 
 
-class HumanRating(BaseModel):
-    """One answer of one person to one item: a row of a CSV file. `made_up` marks a trial of the form."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    form: Text
-    item: Text
-    rater: Text
-    semantic_consistency: Score
-    emotional_consistency: Score
-    contextual_appropriateness: Score
-    humor_effect: Score
-    conversational_coherence: Score
-    at: AwareDatetime
-    comment: str = ""
-    made_up: bool = False
+HumanRating = create_model(
+    "HumanRating",
+    __config__=ConfigDict(extra="forbid"),
+    **dict.fromkeys(("form", "item", "rater"), (Text, ...)),
+    **dict.fromkeys(DIMENSIONS, (Score, ...)),
+    at=(AwareDatetime, ...),
+    comment=(str, ""),
+    made_up=(bool, False),
+)
+"""One answer of one person to one item: a row of a CSV file. `made_up` marks a trial of the form."""
 
 
 class Item(NamedTuple):
