@@ -111,7 +111,7 @@ def figure_png(fig: "Figure") -> bytes:
     """The figure as PNG bytes, for notebook cells and widgets."""
     buffer = io.BytesIO()
     with style():
-        fig.savefig(buffer, format="png", metadata={"Software": None})
+        fig.savefig(buffer, format="png", metadata={"Software": None}, pil_kwargs={"compress_level": 3})
     return buffer.getvalue()
 
 

@@ -14,7 +14,7 @@ import pytest
 import tiny_models
 import whole_pipeline
 from fault_server import FaultServer
-from whole_pipeline import STAGES, Hostile, command, schema_of, text_of
+from whole_pipeline import Hostile, command, schema_of, text_of
 
 pytestmark = pytest.mark.paper
 
@@ -79,13 +79,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_stages(project: Path, chosen: str) -> str:
-    done = command(project, "resolve", PROFILE="paper", SET=chosen)
-    assert done["status"] == 0, done["stderr"]
-    run = done["stdout"].strip()
-    for stage in STAGES:
-        done = command(project, "run", stage, run, PROFILE="paper", SET=chosen)
-        assert done["status"] == 0, (stage, done["stdout"][-2000:], done["stderr"][-6000:])
-    return run
+    done = command(project, "reproduce", PROFILE="paper", SET=chosen)
+    assert done["status"] == 0, (done["stdout"][-2000:], done["stderr"][-6000:])
+    return re.search(r"^run (\S+):", done["stdout"], re.MULTILINE)[1]
 
 
 def test_the_paper_profile_end_to_end_and_again_without_models(project: Path) -> None:

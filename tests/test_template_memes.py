@@ -472,18 +472,6 @@ def test_tables_9_to_11_score_real_readings_alone(tmp_path: Path) -> None:
     assert "cm50.memecap" in nothing[10]["note"].iloc[-1] and nothing[11]["memes"].sum() == 0
 
 
-def test_embedded_text_is_held_against_the_record() -> None:
-    memes = [
-        MEME.model_copy(update={"meme_id": str(n), "captions": ["Don't wait!", "now"]}) for n in range(9)
-    ]
-    readings = [reading(str(n), embedded_text="dont wait / NOW" if n else "dont wit") for n in range(9)]
-    table = tables.embedded_text_table([*readings, reading("0", unscored="no")], memes)
-    assert table.loc["character error rate", "mean"] == pytest.approx(5 / 13 / 9)
-    assert table.loc["word error rate", "mean"] == pytest.approx(2 / 3 / 9)
-    assert table.loc["words found", "mean"] == pytest.approx((8 + 2 / 5) / 9)
-    assert table.loc["words found", "median"] == 1 and tables.embedded_text_table([], memes).empty
-
-
 def test_lengths_and_votes() -> None:
     readings = [
         reading(str(n), meme_caption="a b c", image_caption="a", embedded_text="x" * n) for n in range(3)

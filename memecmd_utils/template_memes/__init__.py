@@ -49,7 +49,6 @@ from memecmd_utils.template_memes.recall import (
     tuning_changes,
 )
 from memecmd_utils.template_memes.tables import (
-    embedded_text_table,
     quality_tables,
     text_lengths,
     votes,

@@ -5,8 +5,6 @@ weights, a cell says "not computed here" and the column `note` says what to give
 """
 
 import html
-import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import statistics
 from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
-from memecmd_utils.schemas import MemeReading, TemplateMeme
+from memecmd_utils.schemas import MemeReading
 from memecmd_utils.template_memes import data_sets, metrics, prompts
 from memecmd_utils.template_memes.annotation import TEXT_ONLY
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
@@ -147,42 +144,6 @@ def macro_f1(predicted: Mapping[str, Sequence[str]], truth: Mapping[str, Sequenc
         "macro-F1 per label": f"{f1_score(true, guessed, **options):.3f}",
         "macro-F1 flattened": f"{f1_score(true.ravel(), guessed.ravel(), labels=[0, 1], **options):.3f}",
     }
-
-
-def plain(text: str) -> str:
-    """Text as it is compared: NFKC, no case, no apostrophes; other signs separate words."""
-    text = unicodedata.normalize("NFKC", text).casefold()
-    text = text.translate(dict.fromkeys(map(ord, "'’‘`´")))
-    return " ".join("".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in text).split())
-
-
-def embedded_text_table(readings: Iterable[MemeReading], memes: Iterable[TemplateMeme]) -> pd.DataFrame:
-    """How well GPT-4o read a meme's text: "on par with humans" in Section 3.3.3, which gives no number.
-
-    One row a measure: mean over memes with a 95 % interval over templates, and median. Error rates are edits
-    over the length of the record's text, both `plain`; `words found` is the F1 of the words in any order.
-    """
-    from rapidfuzz.distance import Levenshtein
-
-    recorded, rows = {meme.meme_id: meme for meme in memes}, []
-    for reading in readings:
-        meme = recorded.get(reading.meme_id)
-        if meme is None or reading.unscored or not (text := plain(meme.text)):
-            continue
-        read = plain(reading.embedded_text)
-        words, wanted = read.split(), text.split()
-        shared = (Counter(words) & Counter(wanted)).total()
-        rates = (
-            Levenshtein.distance(text, read) / len(text),
-            Levenshtein.distance(wanted, words) / len(wanted),
-        )
-        rows.append((meme.template, *rates, 2 * shared / (len(words) + len(wanted))))
-    columns = ["template", "character error rate", "word error rate", "words found"]
-    compared, table = pd.DataFrame(rows, columns=columns), {}
-    for name in columns[1:] if rows else ():
-        mean = statistics.cluster_mean(compared[name].tolist(), compared["template"].tolist())
-        table[name] = mean.columns("mean") | {"median": compared[name].median(), "memes": mean.n}
-    return pd.DataFrame.from_dict(table, orient="index")
 
 
 def text_lengths(readings: Iterable[MemeReading], model: str) -> pd.DataFrame:

@@ -217,7 +217,9 @@ def tune(
         model, states = load_model(settings.model), folder / "checkpoints"
         rows = [{"epoch": 0, "loss": float("nan")} | measure(model, sets)]
         trainer = make_trainer(model, pairs, sets, settings, states, seed)
-        whole = sorted(states.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+        # The state is what a checkpoint ends with: killed before that, it is passed over.
+        found = (p for p in states.glob("checkpoint-*/trainer_state.json") if p.read_text().endswith("}\n"))
+        whole = sorted(found, key=lambda path: path.stat().st_mtime)
         trainer.train(resume_from_checkpoint=str(whole[-1].parent) if whole else None)
         log = trainer.state.log_history
         losses = [entry["loss"] for entry in log if "loss" in entry]
