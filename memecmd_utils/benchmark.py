@@ -506,7 +506,7 @@ def score_mod(
         questions = [question for question in questions if question[0] in taken]
         contexts = [told for _, told, _ in questions]
         try:
-            summaries = [one.summary for one in messages.summarise(contexts, asking, "mod", run.name)]
+            summaries = [one.value for one in messages.summarise(contexts, asking, "mod", run.name)]
         except messages.NoSummaryAgent as error:
             notes.append(f"{file.stem}: the paper's score is left out; {error}")
             summaries = [None] * len(questions)

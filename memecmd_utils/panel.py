@@ -296,10 +296,12 @@ class PasteTab:
         from memecmd_utils import chats
 
         answer = chats.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
-        if answer.summary is None:
-            raise chats.ChatError(f"the model gave no usable summary ({answer.unscored}); write one")
+        if answer.value is None:
+            raise chats.ChatError(
+                f"the model gave no usable summary ({answer.outcome}: {answer.reason}); write one"
+            )
         for name, area in self.fields.items():
-            area.value = getattr(answer.summary, name)
+            area.value = getattr(answer.value, name)
         self._find()
 
     def _find(self) -> None:

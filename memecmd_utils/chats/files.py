@@ -71,6 +71,8 @@ class Table:
     delimiter: str
     head: int = 0
     """Which record is the header."""
+    fault: str = ""
+    """What is wrong where the file can no longer be split into records."""
 
     def line(self, number: int) -> int:
         """The line of the file, from 1, with which a record begins."""
@@ -111,8 +113,8 @@ class Table:
         return out.getvalue()
 
 
-def read_table(text: str, delimiter: str) -> tuple[Table, str]:
-    """Split a CSV text into records, and what is wrong where it stops; its header is not known yet."""
+def read_table(text: str, delimiter: str) -> Table:
+    """Split a CSV text into records; its header is not known yet."""
     table = Table([], delimiter)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
@@ -120,8 +122,8 @@ def read_table(text: str, delimiter: str) -> tuple[Table, str]:
             table.rows.append(row)
     except csv.Error as error:
         hint = "a text with quotes stands in quotes, each quote in it doubled"
-        return table, f"line {table.line(len(table.rows))}: {error}; {hint}"
-    return table, ""
+        table.fault = f"line {table.line(len(table.rows))}: {error}; {hint}"
+    return table
 
 
 # --- JSON
@@ -139,10 +141,7 @@ class Json:
     is_lines: bool
 
     def with_memes(self, memes: Memes, _position: str) -> str:
-        """The text with `MEME_COLUMNS` as keys of the messages that a meme goes with.
-
-        A place is the keys that lead to a message.
-        """
+        """The text with `MEME_COLUMNS` as keys; a place is the keys that lead to a message."""
         _remove_memes(self.value)
         for place, meme in memes.items():
             message = self.value
@@ -194,10 +193,7 @@ class Text:
     text: str
 
     def with_memes(self, memes: Memes, position: str) -> str:
-        """The text with a line `[meme ID: FILE]` before or after each message with a meme.
-
-        A place is (first line of the message, line after its last one).
-        """
+        """The text with lines `[meme ID: FILE]`; a place is (first line, line after the last)."""
         out = self.text.removesuffix("\n").split("\n")
         for (first, end), meme in sorted(memes.items(), reverse=True):
             meme_id = re.sub(r"[\[\]\s]+", " ", str(meme["meme_id"]))

@@ -1,8 +1,4 @@
-"""Put memes into one's own chats: the library and the gate of a finished run, on a file of messages.
-
-What comes out: the chat file with memes in it, the pictures used in a folder named after it, and a page to
-look at.
-"""
+"""Put memes into one's own chats: the library and the gate of a finished run, on a file of messages."""
 
 import hashlib
 import json
@@ -24,8 +20,6 @@ from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of, 
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Strategy
 
-STAGE = "own_chats"
-"""Folder of the summary agent's recorded answers, below those of the profile that asked."""
 WRITTEN = "written.json"
 """In the folder of pictures: every SHA-256 that the output and its page had when they were written."""
 
@@ -38,12 +32,10 @@ class Inserted(NamedTuple):
     pictures: Path
     memes: int
     about: str
-    """Memes, chats, turns, and who wrote the summaries, in words."""
     taken: str
-    """What was read, in words."""
 
     def text(self) -> str:
-        """The counts in a line, how the file was read in another, then the files."""
+        """Memes, chats, turns and who wrote the summaries in a line; what was read in another; the files."""
         return f"{self.about}\nread: {self.taken}\n{self.target}\n{self.page}\n{self.pictures}"
 
 
@@ -109,9 +101,8 @@ def insert_file(
     else:
         insertions = _insertions(export.chats, turns, library, strategy)
     position = run.profile.retrieval.meme_position
-    by_message = {
-        (one.chat, one.turn.last if position == "after" else one.turn.first): one for one in insertions
-    }
+    end = "last" if position == "after" else "first"
+    by_message = {(one.chat, getattr(one.turn, end)): one for one in insertions}
     # Ids of a table of one's own may be any text; a file's name may not.
     names = {one.meme_id: re.sub(r"[^\w.-]", "_", one.meme_id).lstrip(".-") for one in insertions}
     placed = {meme_id: pictures / (name + library.picture(meme_id).suffix) for meme_id, name in names.items()}
@@ -173,10 +164,9 @@ def _summarised(
         for context, turn in zip(messages.contexts(chat.name, of_chat), of_chat[1:], strict=True)
         if turn.summary is None
     ]
-    answers = []
-    if not given or asking.profile.models.llm != "authored":
-        answers = messages.summarise(wanted, asking, STAGE, library)
-    written = {(c.chat, c.turn): answer.summary for c, answer in zip(wanted, answers, strict=False)}
+    is_asked = not given or asking.profile.models.llm != "authored"
+    answers = messages.summarise(wanted, asking, "own_chats", library) if is_asked else []
+    written = {(c.chat, c.turn): answer.value for c, answer in zip(wanted, answers, strict=False)}
     told = [
         [turn._replace(summary=turn.summary or written.get((chat.name, turn.turn))) for turn in of_chat]
         for chat, of_chat in zip(export.chats, turns, strict=True)
@@ -242,13 +232,11 @@ def _page(
 
     All texts come out escaped, nothing is loaded from elsewhere, and each picture is in the page once.
     """
-    meme_ids = list(dict.fromkeys(insertion.meme_id for insertion in insertions.values()))
-    pictures = Thumbnails({meme_id: library.picture(meme_id) for meme_id in meme_ids})
+    pictures = Thumbnails({one.meme_id: library.picture(one.meme_id) for one in insertions.values()})
+    names = dict.fromkeys(one.meme_id for one in insertions.values())
     memes = {
-        meme_id: ShownMeme(
-            meme_id, pictures[meme_id], caption_of(library.memes[meme_id]), defined=f"meme-{number}"
-        )
-        for number, meme_id in enumerate(meme_ids)
+        name: ShownMeme(name, pictures[name], caption_of(library.memes[name]), defined=f"meme-{number}")
+        for number, name in enumerate(names)
     }
     shown_chats = []
     for number, chat in enumerate(chats):
@@ -262,7 +250,5 @@ def _page(
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
     page = files.templates(initials=initials).get_template("inserted_chat.html.j2")
-    position = library.run.profile.retrieval.meme_position
-    return page.render(
-        title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
-    )
+    shown = {"title": title, "about": about, "chats": shown_chats, "memes": list(memes.values())}
+    return page.render(shown, meme_position=library.run.profile.retrieval.meme_position)

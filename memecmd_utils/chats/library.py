@@ -70,7 +70,6 @@ class Library:
     memes: Mapping[str, Meme]
     index: MemeIndex
     encode: Encode
-    """Texts and side to unit vectors."""
 
     def picture(self, meme_id: str) -> Path:
         """File of a meme's picture."""
@@ -133,10 +132,8 @@ def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     Raises `PlacementError` where the run has other embedders than the weights.
     """
     run, models = library.run, library.run.profile.models
-    names = [
-        embedder_of(run.profile, name, run.read_dirs).name
-        for name in (models.embedder, models.consistency_embedder)
-    ]
+    both = (models.embedder, models.consistency_embedder)
+    names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
     found = learned.open_placement(run.folder, names)
     encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
     return learned.open_library(found, library.memes, run.load(Annotation), encoders)

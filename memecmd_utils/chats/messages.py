@@ -1,8 +1,7 @@
 """Chats from elsewhere: any number of speakers, several messages in a row, messages without text.
 
-A `schemas.Dialogue` has two speakers who take turns. What people export from their phones does not: here it
-is plain messages, read as turns only where the pipeline needs turns. What a turn is about, (S, E, Psi), the
-summary agent says that a run's own dialogues have, too (Eq. 16).
+They are read as turns only where the pipeline needs turns; the summary agent of a run's own dialogues says
+what a turn is about, (S, E, Psi) (Eq. 16).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import messages as llm_messages
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import Request
+from memecmd_utils.llm.messages import Answer, Request
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import ColdStart, SummaryReply
 from memecmd_utils.settings import Profile
@@ -115,14 +114,6 @@ class NoSummaryAgent(MemecmdError, RuntimeError):
     """No model may be asked for summaries; the message says how to get one."""
 
 
-class Summarised(NamedTuple):
-    """What the summary agent said of one turn; `unscored` says why there is nothing."""
-
-    summary: SummaryReply | None
-    source: str
-    unscored: str = ""
-
-
 def request(context: Context, profile: Profile) -> Request:
     """The summary agent's request, with the history of any number of speakers in it.
 
@@ -156,7 +147,7 @@ def _one_line(text: str) -> str:
     return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
 
 
-def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Summarised]:
+def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Answer]:
     """Summaries of `contexts` by the generator of `run`: recorded under `stage`, resumable, within its caps.
 
     Raises `NoSummaryAgent` where the profile has authored texts only; `library` is the run to be named then.
@@ -174,21 +165,20 @@ def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -
         return llm_chat.run(_ask(contexts, chat, run.profile))
 
 
-def summarise_unrecorded(context: Context, run: Run) -> Summarised:
+def summarise_unrecorded(context: Context, run: Run) -> Answer:
     """The summary of a chat that its owner wants nobody to keep: neither looked up nor written down."""
     with run.chat("generator", "pasted_chat") as chat:
         chat.recordings = None
         return llm_chat.run(_ask([context], chat, run.profile))[0]
 
 
-async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Summarised]:
+async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Answer]:
     """Ask for all contexts side by side: no summary waits for another, because the texts are all there."""
 
-    async def one(context: Context) -> Summarised:
+    async def one(context: Context) -> Answer:
         answer = await chat.ask(request(context, profile), lambda r: replies.structured(r, SummaryReply))
         bar.update()
-        why = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"
-        return Summarised(answer.value, answer.source, why)
+        return answer
 
     with Progress(chat, len(contexts), "summaries", "summary") as bar:
         return await chat.side_by_side(one(context) for context in contexts)

@@ -20,7 +20,8 @@ from memecmd_utils.chats.messages import ME, OTHER, ChatError, Conversation, Mes
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 
-PARTS = ("chat", "time", "speaker", "text", "scenario", "emotion", "motivation", "encoding")
+SUMMARY = ("scenario", "emotion", "motivation")
+PARTS = ("chat", "time", "speaker", "text", *SUMMARY, "encoding")
 """What `FIELDS=` may name."""
 NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
 """Senders whose messages are kept in place and not read as part of the chat."""
@@ -43,6 +44,8 @@ class Layout(NamedTuple):
     silent: Sequence[str] = ()
     quotes: bool = True
     joint: str = " "
+    told: Sequence[str] = ()
+    """Fields of S, E and Psi."""
 
 
 @cache
@@ -143,11 +146,11 @@ def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]
     found = []
     for (place, row), name in zip(rows, names, strict=True):
         kind = "/".join(text_of(value_at(row, field)) for field in layout.kind)
-        is_speech = re.fullmatch(layout.spoken, kind, re.IGNORECASE) is not None
-        is_speech = is_speech and not any(_is_true(value_at(row, field)) for field in layout.silent)
-        text = _words(value_at(row, layout.text), layout) if is_speech else ""
+        is_spoken = re.fullmatch(layout.spoken, kind, re.IGNORECASE)
+        is_silent = any(_is_true(value_at(row, field)) for field in layout.silent)
+        text = _words(value_at(row, layout.text), layout) if is_spoken and not is_silent else ""
         own_chat, time = _first_text(row, layout.chat) or chat, time_of(value_at(row, layout.time))
-        found.append(Message(name, text, _summary(row), own_chat, time, place))
+        found.append(Message(name, text, _summary(row, layout.told), own_chat, time, place))
     return found
 
 
@@ -165,30 +168,26 @@ def _words(value: Any, layout: Layout) -> str:
     return spoken_text(text_of(value, layout.joint), layout.quotes)
 
 
-def _summary(row: Mapping[str, Any]) -> SummaryReply | None:
+def _summary(row: Mapping[str, Any], fields: Sequence[str]) -> SummaryReply | None:
     """S, E and Psi of a row that has all three: a data set may have an `emotion` of its own, say a label."""
-    lowered = {str(name).strip().casefold(): name for name in row}
-    texts = {}
-    for part in ("scenario", "emotion", "motivation"):
-        names = [lowered[name] for name in _known()["columns"][part] if name in lowered]
-        texts[part] = _first_text(row, names)
-    return SummaryReply(**texts) if all(texts.values()) else None
+    texts = {part: _first_text(row, [field]) for part, field in zip(SUMMARY, fields, strict=False)}
+    return SummaryReply(**texts) if len(texts) == len(SUMMARY) and all(texts.values()) else None
 
 
 def layout_for(
     fields: Sequence[str], given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
 ) -> Layout | None:
     """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
-    some = rows[:200]
-    for layout in () if given else _known()["tools"]:
-        if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
-            return layout
     lowered = {str(field).strip().casefold(): field for field in reversed(fields)}
     found = dict(given)
     for part, names in _known()["columns"].items():
         field = next((lowered[name] for name in names if name in lowered), "")
         if field and part not in found and field not in found.values():
             found[part] = field
+    told, some = [found[part] for part in SUMMARY if part in found], rows[:200]
+    for layout in () if given else _known()["tools"]:
+        if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
+            return layout._replace(told=told)
     if "text" not in found or not ("speaker" in found or "mine" in found):
         return None
     text_kinds = _known()["text_kinds"]
@@ -198,17 +197,13 @@ def layout_for(
     named |= {part: [found[part]] if part in found else [] for part in ("speaker", "chat")}
     if has_kinds:
         named |= {"kind": [found["kind"]], "spoken": text_kinds}
-    return Layout("plain table", needs=(), **named, quotes=False)
+    return Layout("plain table", needs=(), **named, quotes=False, told=told)
 
 
 # --- files
 
 DELIMITERS = (",", ";", "\t", "|", "，", "；")
-HEADER_WITHIN = 12
-"""Lines in which a table's header is looked for: above it may stand titles."""
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
-SAVE_AS = dict.fromkeys((".xlsx", ".xls"), "save it as CSV")
-SAVE_AS |= dict.fromkeys((".html", ".htm", ".md"), "save it as JSON or text")
 
 
 class Export(NamedTuple):
@@ -221,10 +216,9 @@ class Export(NamedTuple):
     """What was read, in one line: tool, people, messages, messages without text."""
 
     def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]], position: str = "before") -> bytes:
-        """The export with `memes`: (chat, message) to values of `MEME_COLUMNS`; UTF-8.
+        """The export in UTF-8 with `memes`: (chat, message) to values of `MEME_COLUMNS`.
 
-        In lines of text, a meme stands before or after its message. A table or text that was in another
-        encoding begins with a byte order mark, by which spreadsheets know UTF-8.
+        What was in another encoding begins with a byte order mark, by which spreadsheets know UTF-8.
         """
         at = {self.chats[chat].messages[message].place: values for (chat, message), values in memes.items()}
         is_plain = self.codec == "utf-8" or isinstance(self.content, Json)
@@ -240,8 +234,7 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
     given = dict(fields or {})
     suffix, wanted = path.suffix.lower(), given.pop("encoding", "")
     if suffix not in SUFFIXES:
-        hint = SAVE_AS.get(suffix, f"a chat is a file {', '.join(SUFFIXES)}")
-        raise ChatError(f"{path.name} cannot be read: {hint}")
+        raise ChatError(f"{path.name} cannot be read: save it as CSV, JSON or text ({', '.join(SUFFIXES)})")
     try:
         text, codec = decode(path.read_bytes(), path.name, wanted)
     except OSError as error:
@@ -254,7 +247,7 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
         _check(spoken, bool(given))
     except ChatError as error:
         raise ChatError(f"{path.name}: {error}") from error
-    chats, people = tuple(_conversations(found)), list(dict.fromkeys(message.speaker for message in spoken))
+    chats, people = tuple(_conversations(found)), list(dict.fromkeys(one.speaker for one in spoken))
     shown = ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
     taken = f"{tool}; {counted(len(found), 'message')} of {counted(len(people), 'speaker')} ({shown})"
     taken += f" in {counted(len(chats), 'chat')}"
@@ -285,11 +278,10 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[M
             return tool, [message._replace(text=spoken_text(message.text, True)) for message in said], content
     first = [line.strip() for line in text.split("\n") if line.strip()][:3]
     shown = " / ".join(line[:60] for line in first)
-    if given:
-        raise ChatError(f"no line has the columns {', '.join(given.values())}; the file begins: {shown}")
+    seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
     raise ChatError(
-        f"this form is not known; the file begins: {shown}. Save it as a table with columns `speaker,text`, "
-        "name its columns as FIELDS='speaker=...,text=...', or write each message as `name: text`"
+        f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, name its columns "
+        "as FIELDS='speaker=...,text=...', or write each message as `name: text`"
     )
 
 
@@ -297,13 +289,13 @@ def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
     """The table under the delimiter and the header that make a layout; None where there are none."""
     separator = re.match(r"sep=(.)\s*\n", text)
     for delimiter in separator[1] if separator else DELIMITERS:
-        table, fault = read_table(text, delimiter)
-        for number, row in enumerate(table.rows[:HEADER_WITHIN]):
+        table = read_table(text, delimiter)
+        for number, row in enumerate(table.rows[:12]):  # titles may stand above the header
             names = [name.strip() for name in row]
             is_header = layout_for(names, given, [dict.fromkeys(names, "")]) is not None
             if len(names) > 1 and is_header and set(given.values()) <= set(names):
-                if fault:
-                    raise ChatError(fault)
+                if table.fault:
+                    raise ChatError(table.fault)
                 table.head, table.rows[number] = number, names
                 return table
     return None
@@ -333,8 +325,7 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
     if isinstance(value, list):
         own = [_list_key(item) is None for item in value]
         rows = [((*place, i), item) for i, item in enumerate(value) if own[i] and isinstance(item, dict)]
-        # ChatLab's lines have a head and members, too.
-        rows = [row for row in rows if row[1].get("_type") in (None, "message")]
+        rows = [row for row in rows if row[1].get("_type") in (None, "message")]  # of ChatLab's lines
         if rows:
             yield name, rows
         for i, item in enumerate(value):

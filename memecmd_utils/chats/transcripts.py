@@ -39,14 +39,12 @@ FORMS = (
         above=r"[\s\S]*",
         stop=r"\n(?:(?:资源|提及|回复): ?|  - |={5,})",
     ),
-    *(
-        Form(
-            "LINE",
-            rf"^(?:(?:上午|下午|午前|午後)\s*)?{_CLOCK}(?:\s?[AP]M)?{gap}(?:(?P<speaker>[^{gap}\n]+){gap})?",
-            above=above,
-            stop=rf"\n(?:\w{{2,4}}[.,]+ ?)?{_DAY}\s*[(（]?[^\W\d]*[)）]?$",
-        )
-        for gap, above in ((r"\t", r"[\s\S]*"), (" ", r"\s*\[LINE\][\s\S]*"))
+    Form(
+        "LINE",
+        rf"^(?:(?:上午|下午|午前|午後)\s*)?{_CLOCK}(?:\s?[AP]M)?(?P<gap>[\t ])"
+        r"(?:(?P<speaker>[^\t\n]+?)(?P=gap))?",
+        above=r"\s*\[LINE\][\s\S]*",
+        stop=rf"\n(?:\w{{2,4}}[.,]+ ?)?{_DAY}\s*[(（]?[^\W\d]*[)）]?$",
     ),
     Form(
         "WhatsApp",
