@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.chats import messages, readers
+from memecmd_utils.chats import files, messages, readers
 from memecmd_utils.chats.files import MEME_COLUMNS
 from memecmd_utils.chats.messages import ChatError
 
@@ -135,6 +135,12 @@ EXPORTS = {
         "消息记录（此消息记录为文本格式，不支持重新导入）\n\n================\n消息分组:我的好友\n================\n消息对象:阿泽\n================\n\n"
         + "".join(f"2024-03-01 12:0{n}:00 {name}(10001)\n{text}\n\n" for n, (name, text) in enumerate(TALK)),
     ),
+    "Messenger, encrypted": (
+        "a.json",
+        {"participants": [], "threadName": "x", "messages": [
+            {"isUnsent": False, "senderName": name, "text": text, "timestamp": 1709265600000 + n, "type": "text"} for n, (name, text) in enumerate(TALK)
+        ]},
+    ),
     "QQNT_Export": (
         "a.json",
         [{"time": f"2024-03-01 12:0{n}:00", "sender": name, "sender_qq": 10001, "contents": [[text, "text"]]} for n, (name, text) in enumerate(TALK)]
@@ -195,6 +201,14 @@ EXPORTS = {
         + "2024/3/1 12:09 - 阿泽: <Media omitted>\n",
     ),
     "WhatsApp, iPhone": ("a.txt", "".join(f"[3/1/24, 12:0{n}:00 PM] {name}: {text}\n" for n, (name, text) in enumerate(TALK)) + "\u200e[3/1/24, 12:09:00 PM] 阿泽: \u200eimage omitted\n"),
+    "WhatsApp, German": (
+        "a.txt",
+        "31.12.23, 21:14 - Nachrichten sind Ende-zu-Ende-verschlüsselt.\n" + "".join(f"31.12.23, 21:15 - {name}: {text}\n" for name, text in TALK)
+        + "31.12.23, 21:16 - 小林: <Medien ausgeschlossen>\n31.12.23, 21:17 - 阿泽 hat die Gruppe in \"a: b\" umbenannt\n",
+    ),
+    "WhatsApp, Korean": ("a.txt", "".join(f"[2023. 12. 31. 오후 9:15:10] ~ {name}: {text}\n" for name, text in TALK)),
+    "WhatsApp, Arabic": ("a.txt", "".join(f"٣١\u200f/١٢\u200f/٢٠٢٣، ٩:١٥ م - {name}: {text}\n" for name, text in TALK)),
+    "WhatsApp, Vietnamese": ("a.txt", "".join(f"21:15, 31/12/2023 - {name}: {text}\n" for name, text in TALK)),
     "LINE": ("a.txt", "[LINE] 与阿泽的聊天记录\n保存日期：2024/03/02 10:00\n\n2024/03/01（五）\n" + "".join(f"12:0{n}\t{name}\t{text}\n" for n, (name, text) in enumerate(TALK))),
     "name: text": ("a.txt", "".join(f"{name}：{text}\n" for name, text in TALK)),
     "name above text": ("a.txt", "".join(f"{name}:\n{text}\n\n" for name, text in TALK)),
@@ -228,7 +242,7 @@ def test_a_meme_is_added_and_only_that_and_is_replaced_by_the_next(name: str, re
     written = export.render({(0, place): MEME})
     again = read(file, written)
     assert turns(again) == TALK
-    if isinstance(export.content, readers.Table):
+    if isinstance(export.content, files.Table):
         assert sum("out_memes/m1.png" in cell for row in again.content.rows for cell in row) == 1
     assert again.render({(0, place): MEME}) == written, "the same command over its own output changes nothing"
     assert b"out_memes" not in again.render({})
@@ -249,29 +263,14 @@ def test_who_speaks_is_a_flag_where_every_row_has_the_others_name(read) -> None:
 
 
 def test_xml_notices_and_quotes_are_no_words(read) -> None:
-    rows = [
-        (
-            20,
-            217,
-            47,
-            0,
-            0,
-            1709265690,
-            2,
-            '<msg><emoji fromusername="wxid_ze" /></msg>',
-            "",
-            "",
-            "阿泽",
-            "w",
-        ),
-        (21, 217, 3, 0, 1, 1709265700, 2, XML, "", "", "小林", "w"),
-        (22, 217, 10000, 0, 0, 1709265900, 4, "你撤回了一条消息", "", "", "", ""),
-        (23, 217, 49, 57, 0, 1709265960, 3, "这个好", "", "", "阿泽", "w"),
-    ]
-    assert turns(read("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"}, rows)))[-1] == (
-        "阿泽",
-        TALK[-1][1] + " 这个好",
-    )
+    rows = [(n, 217, *row, "", "", "阿泽", "w") for n, row in enumerate([
+        (47, 0, 0, 1709266690, 2, '<msg><emoji fromusername="wxid_ze" /></msg>'),
+        (3, 0, 0, 1709266700, 2, XML),
+        (10000, 0, 0, 1709266900, 4, "你撤回了一条消息"),
+        (49, 57, 0, 1709266960, 3, "这个好"),
+    ])]  # fmt: skip
+    told = turns(read("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"}, rows)))
+    assert told[-1] == ("阿泽", TALK[-1][1] + " 这个好")
     quoted = "我 03-01 12:00:00\n在吗\n\n阿泽(wxid_ze) 03-01 12:01:00\n在\n\n我 03-01 12:02:00\n> 阿泽(wxid_ze) 03-01 12:01:00\n> 在\n截图了\n\n"
     assert turns(read("b.txt", quoted)) == [("我", "在吗"), ("阿泽", "在"), ("我", "截图了")]
     reply = [
@@ -280,6 +279,8 @@ def test_xml_notices_and_quotes_are_no_words(read) -> None:
         {**QCE[0], "recalled": True},
     ]
     assert turns(read("c.json", {"messages": reply}))[1][1].endswith("就这样")
+    edited = "12/31/23, 9:15\u202fPM - a: 在吗 <This message was edited>\n12/31/23, 9:16\u202fPM - b: 在\n"
+    assert turns(read("d.txt", edited)) == [("a", "在吗"), ("b", "在")]
 
 
 @pytest.mark.parametrize(
@@ -350,7 +351,7 @@ def test_summaries_in_columns_need_no_model(read) -> None:
 def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:
     content = 'speaker,"text",id\r\n小林,"在,吗",7.00E+18\r\n\r\n阿泽,"=1+1",007\r\n'
     written = read("a.csv", content).render({(0, 1): MEME}).decode()
-    head, *rows = written.split("\r\n")
+    head, *rows = written.split("\n")
     assert head == "speaker,text,id," + ",".join(MEME_COLUMNS)
     assert rows[0] == '小林,"在,吗",7.00E+18,,,,,,' and rows[1] == ""
     assert rows[2] == "阿泽,=1+1,007,m1,out_memes/m1.png,0.5,1.25,0.75,greedy"
@@ -365,18 +366,8 @@ def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:
 
 
 def test_turns_join_what_one_person_says_in_a_row(read) -> None:
-    export = read(
-        "a.csv",
-        table(
-            "speaker,text",
-            [("a", "一"), ("a", "二"), ("system", "x"), ("b", "[图片]"), ("a", "三"), ("b", "四")],
-        ),
-    )
-    found = messages.spoken_turns(export.chats[0])
-    assert [(turn.turn, turn.speaker, turn.text) for turn in found] == [
-        (1, "a", "一 二"),
-        (2, "a", "三"),
-        (3, "b", "四"),
-    ]
+    rows = [("a", "一"), ("a", "二"), ("system", "x"), ("b", "[图片]"), ("a", "三"), ("b", "四")]
+    found = messages.spoken_turns(read("a.csv", table("speaker,text", rows)).chats[0])
+    assert [(t.turn, t.speaker, t.text) for t in found] == [(1, "a", "一 二"), (2, "a", "三"), (3, "b", "四")]
     context = list(messages.contexts("chat", found))[-1]
     assert context.lines == (("a", "一 二"), ("a", "三")) and context.next_speaker == "b"

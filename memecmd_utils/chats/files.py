@@ -1,7 +1,6 @@
-"""The files that chats come in: a table, JSON, lines of text. Read once, and written back with memes in them.
+"""The files that chats come in: a table, JSON, lines of text, and the same files with memes in them.
 
-Everything else stays as it stood: cells, numbers with their digits, lines with their breaks, the encoding.
-Only what an earlier insertion wrote is replaced.
+Cells, keys and numbers stay as they stood; only what an earlier insertion wrote is replaced.
 """
 
 import codecs
@@ -15,14 +14,7 @@ from typing import Any
 
 from memecmd_utils.chats.messages import ChatError
 
-MEME_COLUMNS = (
-    "meme_id",
-    "meme_file",
-    "meme_score",
-    "meme_gate_score",
-    "meme_threshold",
-    "meme_strategy",
-)
+MEME_COLUMNS = ("meme_id", "meme_file", "meme_score", "meme_gate_score", "meme_threshold", "meme_strategy")
 """What is added to a message that a meme goes with. `meme_score` is T (Eq. 22); the gate compared
 `meme_gate_score`, on its own scale, with `meme_threshold` (Eq. 23)."""
 MARKS = {"meme_file", "meme_strategy"}
@@ -36,51 +28,24 @@ Memes = Mapping[Any, Mapping[str, Any]]
 # --- encodings
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """How the bytes of a file become text."""
-
-    codec: str
-    mark: bytes = b""
-    """Byte order mark at the head of the file."""
-
-    def encode(self, text: str) -> bytes:
-        """The bytes of a text; `ChatError` where the encoding lacks one of its signs."""
-        try:
-            return self.mark + text.encode(self.codec)
-        except UnicodeEncodeError as error:
-            sign = error.object[error.start]
-            raise ChatError(
-                f"the file's encoding, {self.codec}, has no sign {sign!r}: save it as UTF-8"
-            ) from None
-
-
-def decode(data: bytes, name: str, given: str = "") -> tuple[str, Encoding]:
-    """The text of a file in UTF-8, UTF-16 or GB18030, or in the encoding that is `given`.
+def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
+    """The text of a file and its encoding: UTF-8, UTF-16, GB18030, or the one that is `given`.
 
     Raises `ChatError` for another one: Big5 or Shift-JIS read as GB18030 would give other words unnoticed.
     """
-    marks = (
-        (codecs.BOM_UTF8, "utf-8"),
-        (codecs.BOM_UTF16_LE, "utf-16-le"),
-        (codecs.BOM_UTF16_BE, "utf-16-be"),
-    )
-    mark, codec = next((pair for pair in marks if data.startswith(pair[0])), (b"", ""))
-    if given or codec:
-        tried = [given or codec]
-    elif b"\0" in data[:1000]:
-        tried = ["utf-16-le" if data[1:2] == b"\0" else "utf-16-be"]
-    else:
-        tried = ["utf-8", "gb18030"]
-    for codec in tried:
+    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    known = next((codec for mark, codec in marks.items() if data.startswith(mark)), given)
+    if b"\0" in data[:1000] and not known:
+        known = "utf-16-le" if data[1:1000:2].count(0) > data[:1000:2].count(0) else "utf-16-be"
+    for codec in [known] if known else ["utf-8", "gb18030"]:
         try:
-            text = data[len(mark) :].decode(codec)
+            text = data.decode(codec)
         except LookupError:
             raise ChatError(f"FIELDS: there is no encoding {codec!r}") from None
         except UnicodeDecodeError:
             continue
         if codec != "gb18030" or given or _is_common_chinese(text):
-            return text, Encoding(codec, mark)
+            return text, codec
     raise ChatError(
         f"{name} is in none of UTF-8, UTF-16 and GB18030: save it as UTF-8, or name its encoding as "
         "FIELDS='encoding=big5'"
@@ -90,10 +55,8 @@ def decode(data: bytes, name: str, given: str = "") -> tuple[str, Encoding]:
 def _is_common_chinese(text: str) -> bool:
     """Whether most Chinese signs are among the 3,755 most used ones (rows 16 to 55 of GB 2312)."""
     signs = re.findall(r"[\u3400-\u9fff]", text)
-    common = sum(
-        len(code := sign.encode("gbk", "replace")) == 2 and 0xB0 <= code[0] <= 0xD7 and code[1] >= 0xA1
-        for sign in signs
-    )
+    codes = [sign.encode("gbk", "replace") for sign in signs]
+    common = sum(len(code) == 2 and 0xB0 <= code[0] <= 0xD7 and code[1] >= 0xA1 for code in codes)
     return 2 * common >= len(signs)
 
 
@@ -105,173 +68,143 @@ class Table:
     """A CSV file by its cells; records above the header are kept, too."""
 
     rows: list[list[str]]
-    lines: list[int]
-    """The line with which each record ends, for messages."""
-    head: int
-    """Which record is the header."""
     delimiter: str
-    newline: str
+    head: int = 0
+    """Which record is the header."""
 
-    @property
-    def header(self) -> list[str]:
-        """Names of the columns; an earlier insertion's columns are not among them."""
+    def line(self, number: int) -> int:
+        """The line of the file, from 1, with which a record begins."""
+        return number + 1 + sum(cell.count("\n") for row in self.rows[:number] for cell in row)
+
+    def columns(self) -> list[int]:
+        """Positions of the columns that no earlier insertion wrote."""
         names = self.rows[self.head]
-        return names[: -len(MEME_COLUMNS)] if tuple(names[-len(MEME_COLUMNS) :]) == MEME_COLUMNS else names
+        ours = set(MEME_COLUMNS) if set(names) >= MARKS else set()
+        return [place for place, name in enumerate(names) if name not in ours]
 
     def records(self) -> list[tuple[int, dict[str, str]]]:
         """Place, and cells by column, of every row below the header that is not blank."""
-        found, columns = [], len(self.rows[self.head])
+        found, names = [], self.rows[self.head]
         for number, row in enumerate(self.rows):
             if number > self.head and any(cell.strip() for cell in row):
-                if len(row) > columns:
+                if len(row) > len(names):
                     raise ChatError(
-                        f"line {self.lines[number]}: {len(row)} cells under {columns} columns; a text that "
+                        f"line {self.line(number)}: {len(row)} cells under {len(names)} columns; a text that "
                         f"holds {self.delimiter!r} must stand in double quotes"
                     )
-                found.append((number, dict(zip(self.header, row, strict=False))))
+                found.append(
+                    (number, {names[place]: row[place] for place in self.columns() if place < len(row)})
+                )
         return found
 
     def with_memes(self, memes: Memes, _position: str) -> str:
         """The text of the table with `MEME_COLUMNS` at the end of each row."""
-        width, out = len(self.header), io.StringIO(newline="")
-        writer = csv.writer(out, delimiter=self.delimiter, lineterminator=self.newline)
+        columns, out = self.columns(), io.StringIO(newline="")
+        writer = csv.writer(out, delimiter=self.delimiter, lineterminator="\n")
         for number, row in enumerate(self.rows):
             if number < self.head or not row:
                 writer.writerow(row)
                 continue
+            kept = [row[place] if place < len(row) else "" for place in columns]
             values = [memes.get(number, {}).get(name) for name in MEME_COLUMNS]
-            kept = [*row[:width], *[""] * (width - len(row))]
             writer.writerow([*kept, *(MEME_COLUMNS if number == self.head else values)])
         return out.getvalue()
 
 
 def read_table(text: str, delimiter: str) -> tuple[Table, str]:
     """Split a CSV text into records, and what is wrong where it stops; its header is not known yet."""
-    newline = "\r\n" if "\r\n" in text else "\n"
-    table = Table([], [], 0, delimiter, newline)
+    table = Table([], delimiter)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for row in reader:
             table.rows.append(row)
-            table.lines.append(reader.line_num)
     except csv.Error as error:
-        start = table.lines[-1] if table.lines else 0
-        return (
-            table,
-            f"line {start + 1}: {error}; a text with quotes stands in quotes, each quote in it doubled",
-        )
+        hint = "a text with quotes stands in quotes, each quote in it doubled"
+        return table, f"line {table.line(len(table.rows))}: {error}; {hint}"
     return table, ""
 
 
 # --- JSON
 
-BESIDE = "inserted_memes"
-"""Where a chat is a list of bare texts, memes stand in a list of this name beside it, as long as it."""
 NUMBER = "\ue000"
-"""Stands around the digits of a number until it is written again as it stood."""
-
-
-def number_of(value: Any) -> Any:
-    """A value of a JSON file, with a number that has a point or an exponent as a float."""
-    return float(value.strip(NUMBER)) if isinstance(value, str) and value.startswith(NUMBER) else value
+"""Stands around the digits of a number with a point or an exponent until it is written again as it stood."""
 
 
 @dataclass
 class Json:
     """A JSON document, or JSON Lines with one object a line."""
 
-    values: list[Any]
-    """The document, or the object of each line."""
+    value: Any
+    """The document, or a list of the lines' objects."""
     is_lines: bool
-    indent: int | None = None
 
     def with_memes(self, memes: Memes, _position: str) -> str:
         """The text with `MEME_COLUMNS` as keys of the messages that a meme goes with.
 
-        A place is (number of the object, key, key, ...).
+        A place is the keys that lead to a message.
         """
-        for value in self.values:
-            _without_memes(value)
-        for (number, *keys), meme in memes.items():
-            target = holder = self.values[number]
-            for key in keys:
-                holder, target = target, target[key]
-            if isinstance(target, dict):
-                target.update(meme)
-            else:  # a bare text has no room for keys: its list stands below a key of the object
-                chat, texts = self.values[number], holder
-                chat.setdefault(BESIDE, [None] * len(texts))[keys[-1]] = dict(meme)
-        return "".join(dumps(value, self.indent) + "\n" for value in self.values)
+        _remove_memes(self.value)
+        for place, meme in memes.items():
+            message = self.value
+            for key in place:
+                message = message[key]
+            message.update(meme)
+        if self.is_lines:
+            return "".join(_dumps(value, None) + "\n" for value in self.value)
+        return _dumps(self.value, 2) + "\n"
 
 
-def _without_memes(value: Any) -> None:
+def _remove_memes(value: Any) -> None:
     """Take away what an earlier insertion wrote."""
-    if isinstance(value, dict):
-        if value.keys() >= MARKS:
-            for name in MEME_COLUMNS:
-                value.pop(name, None)
-        beside = value.get(BESIDE)
-        if isinstance(beside, list) and all(item is None or item.keys() >= MARKS for item in beside):
-            del value[BESIDE]
+    if isinstance(value, dict) and value.keys() >= MARKS:
+        for name in MEME_COLUMNS:
+            value.pop(name, None)
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _without_memes(inner)
+        _remove_memes(inner)
 
 
-def dumps(value: Any, indent: int | None) -> str:
+def _dumps(value: Any, indent: int | None) -> str:
     """JSON with numbers as they stood and Chinese as it is; half a surrogate pair stays an escape."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if re.search(r"[\ud800-\udfff]", text):
-        text = json.dumps(value, indent=indent).replace(json.dumps(NUMBER)[1:-1], NUMBER)
+    text = re.sub(r"[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     return re.sub(f'"{NUMBER}([^"]*){NUMBER}"', r"\1", text)
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_float=lambda digits: f"{NUMBER}{digits}{NUMBER}")
 
 
 def read_json(text: str, is_lines: bool) -> Json:
     """Read a JSON document or JSON Lines; `ChatError` with the line that is no JSON."""
-    indent = None if is_lines else re.match(r"\s*[\[{]\r?\n( +)", text)
-    content = Json([], is_lines, len(indent[1]) if indent else None)
+    values = []
     for number, part in enumerate(text.split("\n") if is_lines else [text], start=1):
         try:
-            content.values += [_loads(part)] if part.strip() else []
+            if part.strip():
+                values.append(json.loads(part, parse_float=lambda digits: f"{NUMBER}{digits}{NUMBER}"))
         except (ValueError, RecursionError) as error:
-            where = f"line {number}: " if is_lines else ""
-            raise ChatError(f"{where}not JSON: {error}") from error
-    return content
+            raise ChatError(f"{f'line {number}: ' if is_lines else ''}not JSON: {error}") from error
+    return Json(values if is_lines else values[0], is_lines)
 
 
 # --- lines of text
 
-_MEME_LINE = re.compile(rf".*\[meme [^\[\]]+: [^/\[\]]*{PICTURES}/[^/\[\]]+\]\s*")
+_MEME_LINE = re.compile(rf"(?m)^\[meme [^\[\]\n]+: [^/\[\]\n]*{PICTURES}/[^/\[\]\n]+\][ \t]*(?:\n|\Z)")
 
 
 @dataclass
 class Text:
-    """Lines of a chat as text, without the lines of an earlier insertion."""
+    """A chat as lines of text, without the lines of an earlier insertion."""
 
-    lines: list[str]
-    """With their line breaks."""
+    text: str
 
     def with_memes(self, memes: Memes, position: str) -> str:
-        """The text with a line `[meme ID: FILE]` before or after the words of each message with a meme.
+        """The text with a line `[meme ID: FILE]` before or after each message with a meme.
 
-        A place is (first line of the words, line after the last one, what stands before the words).
+        A place is (first line of the message, line after its last one).
         """
-        out = list(self.lines)
-        newline = next((end for line in out if (end := line[len(line.rstrip("\r\n")) :])), "\n")
-        for (first, end, prefix), meme in sorted(memes.items(), reverse=True):
-            at = end if position == "after" else first
+        out = self.text.removesuffix("\n").split("\n")
+        for (first, end), meme in sorted(memes.items(), reverse=True):
             meme_id = re.sub(r"[\[\]\s]+", " ", str(meme["meme_id"]))
-            words = f"{prefix}[meme {meme_id}: {meme['meme_file']}]"
-            is_open = at and not out[at - 1].endswith(("\n", "\r"))
-            out.insert(at, newline + words if is_open else words + newline)
-        return "".join(out)
+            out.insert(end if position == "after" else first, f"[meme {meme_id}: {meme['meme_file']}]")
+        return "\n".join(out) + "\n"
 
 
 def read_text(text: str) -> Text:
-    """Split a text into lines."""
-    return Text(
-        [line for line in io.StringIO(text, newline="").readlines() if not _MEME_LINE.fullmatch(line)]
-    )
+    """Lines of a chat, each ended by one sign."""
+    return Text(_MEME_LINE.sub("", re.sub(r"\r\n?", "\n", text)))

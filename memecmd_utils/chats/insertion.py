@@ -21,15 +21,13 @@ from memecmd_utils.chats.library import Library, asking_run, learned_library, li
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn
 from memecmd_utils.chats.readers import Export, counted
 from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of, initials
-from memecmd_utils.retrieval import Ranking
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Strategy
 
 STAGE = "own_chats"
 """Folder of the summary agent's recorded answers, below those of the profile that asked."""
 WRITTEN = "written.json"
-"""In the folder of pictures: SHA-256 of the output and of its page as they were, or are being, written."""
+"""In the folder of pictures: every SHA-256 that the output and its page had when they were written."""
 
 
 class Inserted(NamedTuple):
@@ -55,12 +53,25 @@ class Insertion(NamedTuple):
     chat: int
     turn: SpokenTurn
     meme_id: str
-    summary: SummaryReply | None
-    score: float | None
+    score: float
     gate_score: float | None
     threshold: float | None
     measure: str = "T"
     """What the score is called on the page."""
+
+    def columns(self, picture: Path, strategy: str) -> dict[str, Any]:
+        """Values of `MEME_COLUMNS`."""
+        numbers = (self.score, self.gate_score, self.threshold)
+        rounded = (None if number is None else round(number, 6) for number in numbers)
+        values = (self.meme_id, "/".join(picture.parts[-2:]), *rounded, strategy)
+        return dict(zip(MEME_COLUMNS, values, strict=True))
+
+    def lines(self) -> list[str]:
+        """What is written beside the meme on the page."""
+        lines = [f"{self.meme_id}, {self.measure} = {self.score:+.3f}"]
+        if self.threshold is not None:
+            lines.append(f"gate: {self.gate_score:+.2f} > {self.threshold:+.2f}")
+        return [*lines, f"Ψ {self.turn.summary.motivation}"]
 
 
 def insert_file(
@@ -92,13 +103,11 @@ def insert_file(
     export = readers.read(source, readers.parse_fields(fields))
     turns = [messages.spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
-    # Before anything is paid for: can the cells be written that may be added?
-    export.encoding.encode("".join([pictures.name, *library.memes]))
-    summaries, writers = _summaries(export, turns, asking, run.name)
+    turns, writers = _summarised(export, turns, asking, run.name)
     if strategy == retrieval.LEARNED:
-        insertions = _learned_insertions(turns, summaries, learned_library(library, asking), run)
+        insertions = _learned_insertions(turns, learned_library(library, asking), run)
     else:
-        insertions = _insertions(export, turns, summaries, library, strategy)
+        insertions = _insertions(export.chats, turns, library, strategy)
     position = run.profile.retrieval.meme_position
     by_message = {
         (one.chat, one.turn.last if position == "after" else one.turn.first): one for one in insertions
@@ -106,14 +115,14 @@ def insert_file(
     # Ids of a table of one's own may be any text; a file's name may not.
     names = {one.meme_id: re.sub(r"[^\w.-]", "_", one.meme_id).lstrip(".-") for one in insertions}
     placed = {meme_id: pictures / (name + library.picture(meme_id).suffix) for meme_id, name in names.items()}
-    missing = sum(summary is None for of_chat in summaries for summary in of_chat)
+    missing = sum(turn.summary is None for of_chat in turns for turn in of_chat[1:])
     about = (
         f"{counted(len(insertions), 'meme')} ({len(placed):,} different) in "
         f"{counted(sum(map(len, turns)), 'turn')} of {counted(len(turns), 'chat')}; summaries: {writers}"
         + (f"; {counted(missing, 'turn')} without a summary" if missing else "")
     )
     title = f"{about}. Memes by {strategy} from the library of run {run.name}."
-    columns = {at: _meme_columns(one, placed[one.meme_id], strategy) for at, one in by_message.items()}
+    columns = {at: one.columns(placed[one.meme_id], strategy) for at, one in by_message.items()}
     contents = {path: library.picture(meme_id).read_bytes() for meme_id, path in placed.items()}
     contents[page] = _page(source.name, title, export.chats, by_message, library).encode()
     contents[target] = export.render(columns, position)
@@ -139,25 +148,24 @@ def _noted(pictures: Path) -> dict[str, list[str]]:
 
 
 def _write(contents: Mapping[Path, bytes], noted: Sequence[Path], pictures: Path) -> None:
-    """Write all files. The note comes first and holds old hashes, too: a killed insertion can be repeated."""
+    """Write all files. The note comes first and keeps old hashes: a killed insertion can be repeated."""
     known = _noted(pictures)
-    hashes = {path.name: hashlib.sha256(contents[path]).hexdigest() for path in noted}
+    for path in noted:
+        hashes = [hashlib.sha256(contents[path]).hexdigest(), *known.get(path.name, [])]
+        known[path.name] = list(dict.fromkeys(hashes))
     try:
-        files.write_json(
-            pictures / WRITTEN, {name: [new, *known.get(name, [])] for name, new in hashes.items()}
-        )
+        files.write_json(pictures / WRITTEN, known)
         for path, data in contents.items():
             with files.atomic_path(path) as part:
                 part.write_bytes(data)
-        files.write_json(pictures / WRITTEN, {name: [new] for name, new in hashes.items()})
     except OSError as error:
         raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
-def _summaries(
+def _summarised(
     export: Export, turns: Sequence[list[SpokenTurn]], asking: Run, library: str
-) -> tuple[list[list[SummaryReply | None]], str]:
-    """A summary for each turn from the second on of every chat, and who wrote them."""
+) -> tuple[list[list[SpokenTurn]], str]:
+    """The turns of every chat, with a summary from the second on where one can be had, and who wrote them."""
     given = any(turn.summary is not None for of_chat in turns for turn in of_chat[1:])
     wanted = [
         context
@@ -169,82 +177,58 @@ def _summaries(
     if not given or asking.profile.models.llm != "authored":
         answers = messages.summarise(wanted, asking, STAGE, library)
     written = {(c.chat, c.turn): answer.summary for c, answer in zip(wanted, answers, strict=False)}
-    summaries = [
-        [turn.summary or written.get((chat.name, turn.turn)) for turn in of_chat[1:]]
+    told = [
+        [turn._replace(summary=turn.summary or written.get((chat.name, turn.turn))) for turn in of_chat]
         for chat, of_chat in zip(export.chats, turns, strict=True)
     ]
     writers = [*(["in the file"] if given else []), *sorted({answer.source for answer in answers})]
-    return summaries, ", ".join(writers) or "none needed"
+    return told, ", ".join(writers) or "none needed"
 
 
 def _insertions(
-    export: Export,
-    turns: Sequence[list[SpokenTurn]],
-    summaries: Sequence[list[SummaryReply | None]],
-    library: Library,
-    strategy: str,
+    chats: Sequence[Conversation], turns: Sequence[list[SpokenTurn]], library: Library, strategy: str
 ) -> list[Insertion]:
     """Memes by the strategy over the run's gate, in all chats (Eq. 22-25)."""
-    profile, index = library.run.profile, library.index
-    queries, ranking = library.rank([summary for of_chat in summaries for summary in of_chat])
+    profile, index, insertions = library.run.profile, library.index, []
     gate, scale = library.gate()
-    insertions, start = [], 0
-    for number, chat in enumerate(export.chats):
-        part = slice(start, start := start + len(summaries[number]))
-        rows = Ranking(*(rows[part] for rows in ranking))
-        gate_scores = scale.apply(rows.scores[:, 0])
+    for number, (chat, of_chat) in enumerate(zip(chats, turns, strict=True)):
+        of_chat = of_chat[1:]  # the first turn has nothing before it
+        if not of_chat:
+            continue
+        queries, ranking = library.rank([turn.summary for turn in of_chat])
+        gate_scores = scale.apply(ranking.scores[:, 0])
         trace = retrieval.simulate(gate_scores, gate)
-        for row, meme, _ in retrieval.choose(
-            strategy, rows, trace.sent, len(index.meme_ids), profile, chat.name
-        ):
-            parts = retrieval.pair_components(index, queries[part][row : row + 1], np.array([[meme]]))[0, 0]
-            summary, gated = summaries[number][row], strategy != "random"
-            insertions.append(
-                Insertion(
-                    chat=number,
-                    turn=turns[number][row + 1],
-                    meme_id=index.meme_ids[meme],
-                    summary=summary,
-                    score=None if summary is None else float(parts @ np.asarray(profile.retrieval.weights)),
-                    gate_score=float(gate_scores[row]) if gated else None,
-                    threshold=float(trace.thresholds[row]) if gated else None,
-                )
-            )
+        chosen = retrieval.choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, chat.name)
+        for row, meme, _ in chosen:
+            if of_chat[row].summary is None:
+                continue
+            parts = retrieval.pair_components(index, queries[row : row + 1], np.array([[meme]]))[0, 0]
+            score = float(parts @ np.asarray(profile.retrieval.weights))
+            gated = (float(gate_scores[row]), float(trace.thresholds[row]))
+            asked = gated if strategy != "random" else (None, None)
+            insertions.append(Insertion(number, of_chat[row], index.meme_ids[meme], score, *asked))
     return insertions
 
 
 def _learned_insertions(
-    turns: Sequence[list[SpokenTurn]],
-    summaries: Sequence[list[SummaryReply | None]],
-    library: learned.LearnedLibrary,
-    run: Run,
+    turns: Sequence[list[SpokenTurn]], library: learned.LearnedLibrary, run: Run
 ) -> list[Insertion]:
     """Memes where learned placement promises most: scored by the gain to expect (0-4), gated by promise."""
     placement, insertions = library.placement, []
     threshold = placement.threshold(run.profile.retrieval.wanted_rate)
-    for number, (of_chat, given) in enumerate(zip(turns, summaries, strict=True)):
-        known = [
-            (turn, summary) for turn, summary in zip(of_chat[1:], given, strict=True) if summary is not None
-        ]
+    for number, of_chat in enumerate(turns):
+        known = [turn for turn in of_chat[1:] if turn.summary is not None]
         if not known:
             continue
         said = [turn.text for turn in of_chat]
-        texts = [learned.turn_texts(said[: turn.turn - 1], summary) for turn, summary in known]
-        speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn, _ in known]
-        found = library.promises("", texts, [turn.turn for turn, _ in known], speakers)
-        for (turn, summary), meme, gain, promise in zip(known, *found, strict=True):
+        texts = [learned.turn_texts(said[: turn.turn - 1], turn.summary) for turn in known]
+        speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn in known]
+        found = library.promises("", texts, [turn.turn for turn in known], speakers)
+        for turn, meme, gain, promise in zip(known, *found, strict=True):
             if promise >= threshold:
-                meme_id = library.meme_ids[meme]
                 numbers = (float(gain), float(promise), threshold)
-                insertions.append(Insertion(number, turn, meme_id, summary, *numbers, "gain to expect"))
+                insertions.append(Insertion(number, turn, library.meme_ids[meme], *numbers, "gain to expect"))
     return insertions
-
-
-def _meme_columns(insertion: Insertion, picture: Path, strategy: str) -> dict[str, Any]:
-    numbers = (insertion.score, insertion.gate_score, insertion.threshold)
-    rounded = (None if number is None else round(number, 6) for number in numbers)
-    values = (insertion.meme_id, "/".join(picture.parts[-2:]), *rounded, strategy)
-    return dict(zip(MEME_COLUMNS, values, strict=True))
 
 
 def _page(
@@ -272,7 +256,7 @@ def _page(
         turns = []
         for place, message in enumerate(chat.messages):
             insertion = insertions.get((number, place))
-            meme = insertion and replace(memes[insertion.meme_id], lines=_lines(insertion))
+            meme = insertion and replace(memes[insertion.meme_id], lines=tuple(insertion.lines()))
             side = "right" if message.speaker and message.speaker == first else "left"
             note = " · ".join(filter(None, (message.speaker, "" if message.text.strip() else "(no text)")))
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
@@ -282,14 +266,3 @@ def _page(
     return page.render(
         title=title, about=about, chats=shown_chats, memes=list(memes.values()), meme_position=position
     )
-
-
-def _lines(insertion: Insertion) -> tuple[str, ...]:
-    """What is written beside a meme."""
-    meme_id, score = insertion.meme_id, insertion.score
-    lines = [meme_id if score is None else f"{meme_id}, {insertion.measure} = {score:+.3f}"]
-    if insertion.threshold is not None:
-        lines.append(f"gate: {insertion.gate_score:+.2f} > {insertion.threshold:+.2f}")
-    if insertion.summary is not None:
-        lines.append(f"Ψ {insertion.summary.motivation}")
-    return tuple(lines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from memecmd_utils import files, learned, retrieval
 from memecmd_utils.embedders import RecordedEmbedder, embedder_of
@@ -106,12 +107,10 @@ class Library:
 
     def gate(self) -> tuple[Gate, ScoreScale]:
         """The run's gate for a chat that is in neither half: the mean of the gates of the two halves."""
-        gates = list(json.loads(self.run.read("gates.json").read_text(encoding="utf-8")).values())
-
-        def means(*keys: str) -> list[float]:
-            return [float(np.mean([gate[key] for gate in gates])) for key in keys]
-
-        return Gate(*means("theta0", "penalty", "decay")), ScoreScale(*means("score_mean", "score_std"))
+        gates = json.loads(self.run.read("gates.json").read_text(encoding="utf-8"))
+        mean = pd.DataFrame(list(gates.values())).mean(numeric_only=True)
+        gate = Gate(mean["theta0"], mean["penalty"], mean["decay"])
+        return gate, ScoreScale(mean["score_mean"], mean["score_std"])
 
 
 def open_library(run: Run, asking: Run) -> Library:

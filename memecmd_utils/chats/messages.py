@@ -6,7 +6,6 @@ summary agent says that a run's own dialogues have, too (Eq. 16).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from memecmd_utils import statistics
@@ -34,24 +33,25 @@ class ChatError(MemecmdError, ValueError):
     """A chat that cannot be read or written; the message names file, line and what is expected there."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One message as it was sent. A note of the app has no speaker; a picture or a voice message no text."""
 
     speaker: str
     text: str
     summary: SummaryReply | None = None
     """(S, E, Psi) for the place before this message, where the file gives them."""
+    chat: str = "chat"
+    time: float | None = None
+    """Seconds since 1970."""
+    place: Any = None
+    """Where the message stands in its file."""
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(NamedTuple):
     """One chat: its name and its messages in the order they were sent."""
 
     name: str
     messages: tuple[Message, ...]
-    places: tuple[Any, ...] = ()
-    """Where each message stands in its file."""
 
 
 # --- turns
@@ -86,21 +86,18 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
     Messages without a speaker are passed over. One without text adds nothing, but what its sender's
     neighbour says before and after it stays two turns; so does a message that brings its own summary.
     """
-    groups: list[list[int]] = []
-    messages = conversation.messages
-    for place, message in enumerate(messages):
-        if not message.speaker:
-            continue
-        if groups and messages[groups[-1][0]].speaker == message.speaker and message.summary is None:
-            groups[-1].append(place)
-        else:
-            groups.append([place])
+    spoken = [(place, message) for place, message in enumerate(conversation.messages) if message.speaker]
+    starts = [
+        at
+        for at, (_, message) in enumerate(spoken)
+        if at == 0 or message.speaker != spoken[at - 1][1].speaker or message.summary is not None
+    ]
     turns: list[SpokenTurn] = []
-    for group in groups:
-        if places := [place for place in group if messages[place].text.strip()]:
-            text = " ".join(messages[place].text.strip() for place in places)
-            speaker, summary = messages[group[0]].speaker, messages[group[0]].summary
-            turns.append(SpokenTurn(len(turns) + 1, speaker, text, places[0], places[-1], summary))
+    for start, end in zip(starts, [*starts[1:], len(spoken)], strict=False):
+        first, said = spoken[start][1], [(p, m) for p, m in spoken[start:end] if m.text.strip()]
+        if said:
+            text, places = " ".join(m.text.strip() for _, m in said), (said[0][0], said[-1][0])
+            turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, *places, first.summary))
     return turns
 
 

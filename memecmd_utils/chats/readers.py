@@ -6,9 +6,7 @@ misread: one speaker for all messages, speakers that are labels or numbers, XML 
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,39 +15,20 @@ from typing import Any, NamedTuple
 import yaml
 
 from memecmd_utils.chats import transcripts
-from memecmd_utils.chats.files import (
-    Encoding,
-    Json,
-    Memes,
-    Table,
-    Text,
-    decode,
-    number_of,
-    read_json,
-    read_table,
-    read_text,
-)
+from memecmd_utils.chats.files import NUMBER, Json, Table, Text, decode, read_json, read_table, read_text
 from memecmd_utils.chats.messages import ME, OTHER, ChatError, Conversation, Message
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 
-
-class Cell(NamedTuple):
-    """One message as read: where it stands in its file, its chat, who says what, and when."""
-
-    place: Any
-    chat: str
-    speaker: str
-    text: str
-    time: float | None = None
-    summary: SummaryReply | None = None
+PARTS = ("chat", "time", "speaker", "text", "scenario", "emotion", "motivation", "encoding")
+"""What `FIELDS=` may name."""
+NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
+"""Senders whose messages are kept in place and not read as part of the chat."""
+Row = tuple[Any, Mapping[str, Any]]
+"""Place of a message in its file, and its fields."""
 
 
-# --- layouts
-
-
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The fields of a tool's messages; `data/chat_layouts.yaml` says what each means."""
 
     tool: str
@@ -63,6 +42,7 @@ class Layout:
     spoken: str = ".*"
     silent: Sequence[str] = ()
     quotes: bool = True
+    joint: str = " "
 
 
 @cache
@@ -73,19 +53,13 @@ def _known() -> dict[str, Any]:
     return {**found, "tools": [Layout(**row) for row in found["tools"]], "columns": columns}
 
 
-PARTS = ("chat", "time", "speaker", "text", "scenario", "emotion", "motivation", "encoding")
-"""What `FIELDS=` may name."""
-NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
-"""Senders whose messages are kept in place and not read as part of the chat."""
-
-
-# --- what stands for a picture, a file, a call
+# --- what is no text: what stands for a picture, a file, a call, and a quoted message
 
 _THINGS = """图片 照片 表情包 表情 动画表情 動畫表情 動畫貼圖 贴图 貼圖 gif表情 gif
     语音消息 语音通话 视频通话 语音 視訊 视频号 视频 文件 档案 链接 分享 位置 红包封面 红包 转账 名片
     合并转发 聊天记录 引用消息 引用 小程序 群公告 音乐 卡片消息
     image photo picture sticker voice audio video file location"""
-PLACEHOLDER = re.compile(
+_PLACEHOLDER = re.compile(
     rf"!?[\[【<](?:{'|'.join(_THINGS.split())}|media omitted)"  # then a name or a length, and an address
     r"(?:\s*[:：|｜]\s*[^\]】>]*|\s+[-–—0-9][^\]】>]*)?[\]】>](?:\([^()\s]*\))?",
     re.IGNORECASE,
@@ -96,21 +70,17 @@ _OMITTED = re.compile(
     r"(?:this message was|you) deleted(?: this message)?\.?|.* sent an attachment\.|liked a message",
     re.IGNORECASE,
 )
+_QUOTE = re.compile(
+    r"\A(?:>.*(?:\n|\Z))+|\A\[(?:回复|引用)[^\]]*\]\s*|\n\s*(?:引用\s*[:：]|\[引用\])[\s\S]*\Z|\s*\[引用[^\]]*\]\s*\Z"
+)
 
 
 def spoken_text(text: str, has_quotes: bool) -> str:
     """What somebody says: without the message that is quoted, and without what stands for a picture."""
     if has_quotes:
-        lines = text.split("\n")
-        while lines and lines[0].startswith(">"):
-            lines.pop(0)
-        text = "\n".join(lines)
-        text = re.sub(
-            r"\A\[(?:回复|引用)[^\]]*\]\s*|\n引用\s*[:：][\s\S]*\Z|\s*\[引用[^\]]*\]\s*\Z", "", text
-        )
-        text = PLACEHOLDER.sub("", text)
+        text = _PLACEHOLDER.sub("", _QUOTE.sub("", text))
     bare = text.strip()
-    return "" if _OMITTED.fullmatch(bare) or not PLACEHOLDER.sub("", bare).strip() else text
+    return "" if _OMITTED.fullmatch(bare) or not _PLACEHOLDER.sub("", bare).strip() else text
 
 
 # --- values
@@ -127,73 +97,63 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 
 def text_of(value: Any, joint: str = " ") -> str:
     """A value as text. A list of parts gives their texts, an object its name or text, anything else none."""
-    value = number_of(value)
     if isinstance(value, str):
         # Half a surrogate pair cannot be written in any file, and a NUL is shown nowhere.
-        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = value.strip(NUMBER).replace("\0", "")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return joint.join(text for text in (text_of(part, joint) for part in value) if text)
+        return joint.join(filter(None, (text_of(part, joint) for part in value)))
     if isinstance(value, Mapping):
-        keys = ("nickname", "name", "text", "username", "id")
-        return next((text for key in keys if (text := text_of(value.get(key), joint))), "")
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+        return _first_text(value, ("nickname", "name", "text", "username", "id"), joint)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def _first_text(row: Mapping[str, Any], names: Sequence[str], joint: str = " ") -> str:
+    return next(filter(None, (text_of(value_at(row, name), joint).strip() for name in names)), "")
 
 
 def time_of(value: Any) -> float | None:
     """Seconds since 1970 of a number, or of a date that begins with the year; None for anything else."""
-    value = number_of(value)
     text = text_of(value).strip()
     if re.fullmatch(r"\d{9,}(\.\d+)?", text):
-        number = float(text)
-        return number / 1000 if number > 1e11 else number
-    match = re.fullmatch(r"(\d{4})[-/.年](\d{1,2})[-/.月](\d{1,2})日?(?:[T ]+(.*))?", text)
-    if match is None:
-        return None
+        return float(text) / 1000 if float(text) > 1e11 else float(text)
+    day = re.compile(r"^(\d{4})[-/.年](\d{1,2})[-/.月](\d{1,2})日?[T ]*(?:(\d{1,2}):)?")
+    text = day.sub(lambda d: f"{d[1]}-{d[2]:0>2}-{d[3]:0>2}T{d[4] or 0:0>2}:{'' if d[4] else '00'}", text)
     try:
-        rest = re.sub(r"^(\d):", r"0\1:", match[4] or "00:00")
-        return (
-            datetime.fromisoformat(f"{match[1]}-{int(match[2]):02}-{int(match[3]):02}T{rest}")
-            .replace(tzinfo=None)
-            .timestamp()
-        )
+        return datetime.fromisoformat(text).replace(tzinfo=None).timestamp()
     except ValueError:
         return None
 
 
 def _is_true(value: Any) -> bool:
-    return text_of(value).strip().casefold() in ("1", "true", "yes") or value is True
+    return value is True or text_of(value).strip().casefold() in ("1", "true", "yes")
 
 
 # --- one layout over all messages of a chat
 
-Row = tuple[Any, Mapping[str, Any]]
-"""Place in the file, and fields of a message."""
 
-
-def cells_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Cell]:
+def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]:
     """Messages of `rows` by a layout, in a chat of this name where the layout has no field for it."""
-    mine = [_is_true(value_at(row, layout.mine)) for _, row in rows] if layout.mine else [False] * len(rows)
+    mine = [bool(layout.mine) and _is_true(value_at(row, layout.mine)) for _, row in rows]
     names = [_speaker(row, layout, own) for (_, row), own in zip(rows, mine, strict=True)]
     own_names = {name for name, own in zip(names, mine, strict=True) if own and name}
-    if own_names & {name for name, own in zip(names, mine, strict=True) if not own and name}:
+    if own_names & {name for name, own in zip(names, mine, strict=True) if not own}:
         # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
         names = [ME if own else name for name, own in zip(names, mine, strict=True)]
-    cells = []
+    found = []
     for (place, row), name in zip(rows, names, strict=True):
         kind = "/".join(text_of(value_at(row, field)) for field in layout.kind)
         is_speech = re.fullmatch(layout.spoken, kind, re.IGNORECASE) is not None
-        is_speech = is_speech and not any(value_at(row, field) is True for field in layout.silent)
+        is_speech = is_speech and not any(_is_true(value_at(row, field)) for field in layout.silent)
         text = _words(value_at(row, layout.text), layout) if is_speech else ""
-        own_chat = next(filter(None, (text_of(value_at(row, field)).strip() for field in layout.chat)), chat)
-        cells.append(Cell(place, own_chat, name, text, time_of(value_at(row, layout.time)), _summary(row)))
-    return cells
+        own_chat, time = _first_text(row, layout.chat) or chat, time_of(value_at(row, layout.time))
+        found.append(Message(name, text, _summary(row), own_chat, time, place))
+    return found
 
 
 def _speaker(row: Mapping[str, Any], layout: Layout, own: bool) -> str:
-    fields = layout.speaker[:1] if own and layout.mine else layout.speaker
-    name = next((text for field in fields if (text := " ".join(text_of(value_at(row, field)).split()))), "")
-    if layout.tool == "QQNT_Export" and name in ("收", "发"):
-        return ME if name == "发" else OTHER
+    name = " ".join(_first_text(row, layout.speaker[:1] if own else layout.speaker).split())
+    name = {"收": OTHER, "发": ME}.get(name, name)  # a direction of QQNT_Export
     return name or (ME if own else "" if layout.speaker else OTHER)
 
 
@@ -202,7 +162,7 @@ def _words(value: Any, layout: Layout) -> str:
         pairs = [pair for pair in value if isinstance(pair, list) and pair] if isinstance(value, list) else []
         said = [text_of(text) for text, *kind in pairs if not kind or kind[0] in (None, "", "text", "reply")]
         value = "".join(text for text in said if not text.startswith("[被引用的消息]"))
-    return spoken_text(text_of(value, "" if layout.tool == "Telegram" else " "), layout.quotes)
+    return spoken_text(text_of(value, layout.joint), layout.quotes)
 
 
 def _summary(row: Mapping[str, Any]) -> SummaryReply | None:
@@ -210,8 +170,8 @@ def _summary(row: Mapping[str, Any]) -> SummaryReply | None:
     lowered = {str(name).strip().casefold(): name for name in row}
     texts = {}
     for part in ("scenario", "emotion", "motivation"):
-        column = next((lowered[name] for name in _known()["columns"][part] if name in lowered), None)
-        texts[part] = "" if column is None else text_of(row[column]).strip()
+        names = [lowered[name] for name in _known()["columns"][part] if name in lowered]
+        texts[part] = _first_text(row, names)
     return SummaryReply(**texts) if all(texts.values()) else None
 
 
@@ -219,38 +179,26 @@ def layout_for(
     fields: Sequence[str], given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
 ) -> Layout | None:
     """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
-    if not given:
-        for layout in _known()["tools"]:
-            if all(
-                any(value_at(row, need) is not None or need in row for row in rows[:200])
-                for need in layout.needs
-            ):
-                return layout
-    lowered = {str(field).strip("\ufeff ").casefold(): field for field in reversed(fields)}
-    found = {part: given[part] for part in PARTS if part in given}
+    some = rows[:200]
+    for layout in () if given else _known()["tools"]:
+        if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
+            return layout
+    lowered = {str(field).strip().casefold(): field for field in reversed(fields)}
+    found = dict(given)
     for part, names in _known()["columns"].items():
         field = next((lowered[name] for name in names if name in lowered), "")
         if field and part not in found and field not in found.values():
             found[part] = field
     if "text" not in found or not ("speaker" in found or "mine" in found):
         return None
-    if not given and {"TalkerId", "StrContent"} <= set(fields):
-        return None  # WeChatMsg before 0.2.7: in a group nothing says who speaks
-    kinds = {text_of(value_at(row, found["kind"])) for row in rows} if "kind" in found else set()
     text_kinds = _known()["text_kinds"]
+    kinds = {text_of(value_at(row, found["kind"])) for row in rows} if "kind" in found else set()
     has_kinds = any(re.fullmatch(text_kinds, kind, re.IGNORECASE) for kind in kinds)
-    return Layout(
-        "plain table",
-        needs=(),
-        speaker=(found["speaker"],) if "speaker" in found else (),
-        text=found["text"],
-        time=found.get("time", ""),
-        chat=(found["chat"],) if "chat" in found else (),
-        mine=found.get("mine", ""),
-        kind=(found["kind"],) if has_kinds else (),
-        spoken=text_kinds if has_kinds else ".*",
-        quotes=False,
-    )
+    named = {part: found.get(part, "") for part in ("text", "time", "mine")}
+    named |= {part: [found[part]] if part in found else [] for part in ("speaker", "chat")}
+    if has_kinds:
+        named |= {"kind": [found["kind"]], "spoken": text_kinds}
+    return Layout("plain table", needs=(), **named, quotes=False)
 
 
 # --- files
@@ -259,14 +207,90 @@ DELIMITERS = (",", ";", "\t", "|", "，", "；")
 HEADER_WITHIN = 12
 """Lines in which a table's header is looked for: above it may stand titles."""
 SUFFIXES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
-SAVE_AS = {
-    ".xlsx": "CSV",
-    ".xls": "CSV",
-    ".html": "JSON or text",
-    ".htm": "JSON or text",
-    ".md": "text",
-    ".db": "CSV",
-}
+SAVE_AS = dict.fromkeys((".xlsx", ".xls"), "save it as CSV")
+SAVE_AS |= dict.fromkeys((".html", ".htm", ".md"), "save it as JSON or text")
+
+
+class Export(NamedTuple):
+    """A chat export: its chats, and the file around them."""
+
+    chats: tuple[Conversation, ...]
+    content: Table | Json | Text
+    codec: str
+    taken: str
+    """What was read, in one line: tool, people, messages, messages without text."""
+
+    def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]], position: str = "before") -> bytes:
+        """The export with `memes`: (chat, message) to values of `MEME_COLUMNS`; UTF-8.
+
+        In lines of text, a meme stands before or after its message. A table or text that was in another
+        encoding begins with a byte order mark, by which spreadsheets know UTF-8.
+        """
+        at = {self.chats[chat].messages[message].place: values for (chat, message), values in memes.items()}
+        is_plain = self.codec == "utf-8" or isinstance(self.content, Json)
+        return self.content.with_memes(at, position).encode("utf-8" if is_plain else "utf-8-sig")
+
+
+def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
+    """Read a chat export (.csv, .tsv, .txt, .jsonl, .ndjson, .json).
+
+    `fields` names the columns or keys of a plain table: part of a message (`PARTS`) to name, and the
+    `encoding`. Raises `ChatError` for what no layout fits, and for what looks misread.
+    """
+    given = dict(fields or {})
+    suffix, wanted = path.suffix.lower(), given.pop("encoding", "")
+    if suffix not in SUFFIXES:
+        hint = SAVE_AS.get(suffix, f"a chat is a file {', '.join(SUFFIXES)}")
+        raise ChatError(f"{path.name} cannot be read: {hint}")
+    try:
+        text, codec = decode(path.read_bytes(), path.name, wanted)
+    except OSError as error:
+        raise ChatError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        tool, found, content = _read(text, suffix, given)
+        found, is_repaired = _without_mojibake(found)
+        found = [one._replace(speaker="") if one.speaker.casefold() in NOT_SPOKEN else one for one in found]
+        spoken = [one for one in found if one.speaker and one.text.strip()]
+        _check(spoken, bool(given))
+    except ChatError as error:
+        raise ChatError(f"{path.name}: {error}") from error
+    chats, people = tuple(_conversations(found)), list(dict.fromkeys(message.speaker for message in spoken))
+    shown = ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
+    taken = f"{tool}; {counted(len(found), 'message')} of {counted(len(people), 'speaker')} ({shown})"
+    taken += f" in {counted(len(chats), 'chat')}"
+    if len(spoken) < len(found):
+        taken += f"; {counted(len(found) - len(spoken), 'message')} without text"
+    taken += f"; {codec}" * (not codec.startswith("utf-8"))
+    taken += "; UTF-8 that was saved as Latin-1 is repaired for reading" * is_repaired
+    return Export(chats, content, codec, taken)
+
+
+def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[Message], Table | Json | Text]:
+    """The tool, the messages and the file of a text; `ChatError` says what was seen where nothing fits."""
+    if not text.strip():
+        raise ChatError("the file is empty")
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        return _read_json(text, suffix != ".json", given)
+    table = _find_table(text, given)
+    if table is not None:
+        rows = table.records()
+        fields = [table.rows[table.head][place] for place in table.columns()]
+        layout = layout_for(fields, given, [row for _, row in rows] or [dict.fromkeys(fields, "")])
+        return layout.tool, messages_of(rows, layout, "chat"), table
+    if suffix == ".txt" and not given:
+        content = read_text(text)
+        found = transcripts.parse(content.text)
+        if found is not None:
+            tool, said = found
+            return tool, [message._replace(text=spoken_text(message.text, True)) for message in said], content
+    first = [line.strip() for line in text.split("\n") if line.strip()][:3]
+    shown = " / ".join(line[:60] for line in first)
+    if given:
+        raise ChatError(f"no line has the columns {', '.join(given.values())}; the file begins: {shown}")
+    raise ChatError(
+        f"this form is not known; the file begins: {shown}. Save it as a table with columns `speaker,text`, "
+        "name its columns as FIELDS='speaker=...,text=...', or write each message as `name: text`"
+    )
 
 
 def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
@@ -276,12 +300,8 @@ def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
         table, fault = read_table(text, delimiter)
         for number, row in enumerate(table.rows[:HEADER_WITHIN]):
             names = [name.strip() for name in row]
-            fits = (
-                set(given.values()) <= set(names)
-                if given
-                else layout_for(names, {}, [dict.fromkeys(names, "")])
-            )
-            if len(names) > 1 and fits:
+            is_header = layout_for(names, given, [dict.fromkeys(names, "")]) is not None
+            if len(names) > 1 and is_header and set(given.values()) <= set(names):
                 if fault:
                     raise ChatError(fault)
                 table.head, table.rows[number] = number, names
@@ -289,189 +309,63 @@ def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
     return None
 
 
-def _chats_of(values: Sequence[Any], is_lines: bool) -> Iterator[tuple[str, list[Row]]]:
-    """Name and messages of every chat in a JSON file."""
-    loose: list[Row] = []  # messages that are not in a list of a chat's own
-    for number, value in enumerate(values):
-        if isinstance(value, list):
-            yield from _chats_in(value, (number,), f"chat {number + 1}")
-        elif isinstance(value, dict) and isinstance(
-            lists := value_at(value, "chats.list"), list
-        ):  # Telegram's account
-            for place, chat in enumerate(lists):
-                yield from _chats_in(chat, (number, "chats", "list", place), f"chat {place + 1}")
-        elif isinstance(value, dict) and _list_key(value) is None and not is_lines:
-            for key, inner in value.items():
-                if isinstance(inner, list) and inner and isinstance(inner[0], dict):
-                    yield from _chats_in(inner, (number, key), str(key))
-        elif isinstance(value, dict) and _list_key(value) is None:
-            if value.get("_type") in (None, "message"):  # ChatLab's lines have a head and members, too
-                loose.append(((number,), value))
-        else:
-            yield from _chats_in(value, (number,), f"chat {number + 1}")
-    if loose:
-        yield "chat", loose
-
-
-def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[Row]]]:
-    """The chats of an object with a list of messages, of a list of messages, or of a list of chats."""
-    if isinstance(value, dict):
-        key = _list_key(value)
-        if key is not None:
-            named = next(
-                (
-                    text
-                    for field in _known()["chat_names"]
-                    if (text := text_of(value_at(value, field)).strip())
-                ),
-                name,
-            )
-            yield from _chats_in(value[key], (*place, key), named)
-    elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        yield name, [((*place, i), {"speaker": "AB"[i % 2], "text": text}) for i, text in enumerate(value)]
-    elif isinstance(value, list):
-        messages = [
-            (i, item) for i, item in enumerate(value) if isinstance(item, dict) and _list_key(item) is None
-        ]
-        if messages:
-            yield name, [((*place, i), item) for i, item in messages]
-        for i, item in enumerate(value):
-            if isinstance(item, dict) and _list_key(item) is not None:
-                yield from _chats_in(item, (*place, i), f"chat {i + 1}")
-
-
-def _list_key(value: Mapping[str, Any]) -> str | None:
-    """Key of the list of messages of an object that is a whole chat; None for a message."""
-    return next((key for key in _known()["lists"] if isinstance(value.get(key), list) and value[key]), None)
-
-
-@dataclass(frozen=True)
-class Export:
-    """A chat export: its chats, and the file around them."""
-
-    chats: tuple[Conversation, ...]
-    content: Table | Json | Text
-    encoding: Encoding
-    taken: str
-    """What was read, in one line: tool, people, messages, messages without text."""
-
-    def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]], position: str = "before") -> bytes:
-        """The export with `memes`: (chat, message) to values of `MEME_COLUMNS`.
-
-        In lines of text, a meme stands before or after what its message says.
-        """
-        at: Memes = {self.chats[chat].places[message]: values for (chat, message), values in memes.items()}
-        return self.encoding.encode(self.content.with_memes(at, position))
-
-
-def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
-    """Read a chat export (.csv, .tsv, .txt, .jsonl, .ndjson, .json).
-
-    `fields` names the columns or keys of a plain table: part of a message (`PARTS`) to name, and the
-    `encoding`.
-    Raises `ChatError` for what no layout fits, and for what looks misread.
-    """
-    given = dict(fields or {})
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        hint = (
-            f"save it as {SAVE_AS[suffix]}"
-            if suffix in SAVE_AS
-            else f"a chat is a file {', '.join(SUFFIXES)}"
-        )
-        raise ChatError(f"{path.name} cannot be read: {hint}")
-    try:
-        text, encoding = decode(path.read_bytes(), path.name, given.get("encoding", ""))
-    except OSError as error:
-        raise ChatError(f"{path} cannot be read: {error.strerror}") from error
-    columns = {part: column for part, column in given.items() if part != "encoding"}
-    try:
-        tool, cells, content = _read(text, suffix, columns)
-    except ChatError as error:
-        raise ChatError(f"{path.name}: {error}") from error
-    cells, repaired = _without_mojibake(cells, path.name)
-    cells = [
-        cell._replace(speaker="" if cell.speaker.casefold() in NOT_SPOKEN else cell.speaker) for cell in cells
-    ]
-    _check(cells, path.name, bool(columns))
-    chats = tuple(_conversations(cells))
-    people = list(dict.fromkeys(cell.speaker for cell in cells if cell.speaker and cell.text.strip()))
-    silent = sum(not (cell.text.strip() and cell.speaker) for cell in cells)
-    shown = ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
-    notes = [f"{counted(silent, 'message')} without text"] * (silent > 0) + [encoding.codec] * (
-        encoding.codec != "utf-8"
-    )
-    notes += ["UTF-8 that was saved as Latin-1 is repaired for reading"] * repaired
-    taken = f"{tool}; {counted(len(cells), 'message')} of {counted(len(people), 'speaker')} ({shown})"
-    taken += f" in {counted(len(chats), 'chat')}" + "".join(f"; {note}" for note in notes)
-    return Export(chats, content, encoding, taken)
-
-
-def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[Cell], Table | Json | Text]:
-    """The tool, the messages and the file of a text; `ChatError` says what was seen where nothing fits."""
-    if not text.strip():
-        raise ChatError("the file is empty")
-    if suffix in (".json", ".jsonl", ".ndjson"):
-        return _read_json(text, suffix != ".json", given)
-    table = _find_table(text, given)
-    if table is not None:
-        records = table.records()
-        layout = layout_for(table.header, given, [row for _, row in records])
-        if layout is not None:
-            return layout.tool, cells_of(records, layout, "chat"), table
-    if suffix == ".txt" and not given:
-        lines = read_text(text)
-        found = transcripts.parse([line.rstrip("\r\n") for line in lines.lines])
-        if found is not None:
-            tool, entries = found
-            cells = [
-                Cell((e.first, e.end, e.prefix), e.chat, e.speaker, spoken_text(e.text, True))
-                for e in entries
-            ]
-            return tool, cells, lines
-    raise ChatError(_seen(text, given))
-
-
-def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str, list[Cell], Json]:
+def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str, list[Message], Json]:
     content = read_json(text, is_lines)
-    cells, tools = [], {}
-    for chat, rows in _chats_of(content.values, is_lines):
+    found, tools = [], {}
+    for chat, rows in list(_chats_in(content.value, (), "chat")):
         fields = list(dict.fromkeys(key for _, row in rows for key in row))
         layout = layout_for(fields, given, [row for _, row in rows])
         if layout is None:
-            raise ChatError(_lacking(fields))
-        taken = {cell.chat for cell in cells}
-        name = chat if chat not in taken or is_lines else f"{chat} #{len(taken) + 1}"
-        cells += cells_of(rows, layout, name)
+            raise ChatError(
+                f"no field says who speaks and what; there are: {', '.join(map(str, fields[:12]))}. "
+                "Name them as FIELDS='speaker=...,text=...' (a.b for a key within)"
+            )
+        taken = {message.chat for message in found}
+        found += messages_of(rows, layout, f"{chat} #{len(taken) + 1}" if chat in taken else chat)
         tools[layout.tool] = None
-    if not cells:
+    if not found:
         raise ChatError('no list of messages is in it: [{"speaker": ..., "text": ...}, ...] is expected')
-    return ", ".join(tools), cells, content
+    return ", ".join(tools), found, content
 
 
-def _lacking(fields: Sequence[str]) -> str:
-    return (
-        f"no field says who speaks and what; there are: {', '.join(map(str, fields[:12]))}. "
-        "Name them as FIELDS='speaker=...,text=...' (a.b for a key within)"
-    )
+def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[Row]]]:
+    """Name and messages of every chat in a JSON value."""
+    if isinstance(value, list):
+        own = [_list_key(item) is None for item in value]
+        rows = [((*place, i), item) for i, item in enumerate(value) if own[i] and isinstance(item, dict)]
+        # ChatLab's lines have a head and members, too.
+        rows = [row for row in rows if row[1].get("_type") in (None, "message")]
+        if rows:
+            yield name, rows
+        for i, item in enumerate(value):
+            if isinstance(item, list) or not own[i]:
+                yield from _chats_in(item, (*place, i), f"chat {i + 1}")
+    elif isinstance(value, dict) and (key := _list_key(value)) is not None:
+        if isinstance(value[key][0], str):  # bare texts of two who take turns
+            value[key] = [{"speaker": "AB"[i % 2], "text": text} for i, text in enumerate(value[key])]
+        yield from _chats_in(value[key], (*place, key), _first_text(value, _known()["chat_names"]) or name)
+    elif isinstance(value, dict) and isinstance(lists := value_at(value, "chats.list"), list):
+        yield from _chats_in(lists, (*place, "chats", "list"), name)  # Telegram's whole account
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(inner, list) and inner and isinstance(inner[0], dict):
+                yield from _chats_in(inner, (*place, key), str(key))
 
 
-def _seen(text: str, given: Mapping[str, str]) -> str:
-    first = [line.strip() for line in text.split("\n") if line.strip()][:3]
-    shown = " / ".join(line[:60] for line in first)
-    if given:
-        return f"no line has the columns {', '.join(given.values())}; the file begins: {shown}"
-    return (
-        f"this form is not known; the file begins: {shown}. Save it as a table with columns `speaker,text`, "
-        "name its columns as FIELDS='speaker=...,text=...', or write each message as `name: text`"
-    )
+def _list_key(value: Any) -> str | None:
+    """Key of the list of messages of an object that is a whole chat; None for a message."""
+    for key in _known()["lists"] if isinstance(value, dict) else ():
+        items, kinds = value.get(key), dict | str if key in ("dialogue", "dialog") else dict
+        if isinstance(items, list) and items and isinstance(items[0], kinds):
+            return key
+    return None
 
 
 # --- what looks misread
 
 _LABELS = re.compile(
     r"时间|時間|日期|发送时间|导出时间|时间范围|内容|消息|资源|提及|回复|聊天名称|聊天类型|消息总数|time|date|sent|from|sender|"
-    r"message|subject|to|content|to|\d[\d\s:：./-]*",
+    r"message|subject|to|content|\d[\d\s:：./-]*",
     re.IGNORECASE,
 )
 _XML = re.compile(
@@ -479,62 +373,55 @@ _XML = re.compile(
 )
 
 
-def _check(cells: Sequence[Cell], name: str, is_given: bool) -> None:
+def _check(spoken: Sequence[Message], is_given: bool) -> None:
     """Raise `ChatError` for messages that look misread; of named fields only where nothing is there."""
-    spoken = [cell for cell in cells if cell.speaker and cell.text.strip()]
     if not spoken:
-        raise ChatError(f"{name}: no message has both a speaker and a text")
+        raise ChatError("no message has both a speaker and a text")
     if is_given:
         return
-    people = Counter(cell.speaker for cell in spoken)
-    label = next((person for person in people if _LABELS.fullmatch(person)), None)
+    people = list(dict.fromkeys(message.speaker for message in spoken))
     hint = "name the columns as FIELDS='speaker=...,text=...', or export the chat in another form"
+    label = next(filter(_LABELS.fullmatch, people), None)
     if label is not None:
-        raise ChatError(f"{name}: {label!r} would be a speaker, and looks like a label or a number: {hint}")
+        raise ChatError(f"{label!r} would be a speaker, and looks like a label or a number: {hint}")
     if len(people) == 1 and len(spoken) > 2:
-        raise ChatError(f"{name}: {next(iter(people))!r} would say all {len(spoken)} messages: {hint}")
-    marked = next((match for cell in spoken if (match := _XML.search(cell.text))), None)
+        raise ChatError(f"{people[0]!r} would say all {len(spoken)} messages: {hint}")
+    marked = next(filter(None, (_XML.search(message.text) for message in spoken)), None)
     if marked is not None:
-        raise ChatError(f"{name}: a text holds {marked[0][:40]!r}, which nobody says: {hint}")
+        raise ChatError(f"a text holds {marked[0][:40]!r}, which nobody says: {hint}")
 
 
-def _without_mojibake(cells: list[Cell], name: str) -> tuple[list[Cell], bool]:
+def _without_mojibake(found: list[Message]) -> tuple[list[Message], bool]:
     """Texts in UTF-8 that were read as Latin-1 when they were saved (Instagram, Messenger), repaired."""
-    strange = [text for cell in cells for text in (cell.speaker, cell.text) if not text.isascii()]
+    strange = [text for message in found for text in message[:2] if not text.isascii()]
     lost = sum("锟斤拷" in text or "\ufffd" in text for text in strange)
     if lost and 5 * lost >= len(strange):
-        raise ChatError(f"{name}: its Chinese was lost when it was saved (锟斤拷): export it again as UTF-8")
-    if not strange or sum(_repaired(text) is not None for text in strange) < 0.9 * len(strange):
-        return cells, False
-
-    def mended(text: str) -> str:
-        return _repaired(text) or text
-
-    return [
-        c._replace(speaker=mended(c.speaker), text=mended(c.text), chat=mended(c.chat)) for c in cells
-    ], True
+        raise ChatError("its Chinese was lost when it was saved (锟斤拷): export it again as UTF-8")
+    if not strange or sum(_mended(text) != text for text in strange) < 0.9 * len(strange):
+        return found, False
+    names = ("speaker", "text", "chat")
+    return [one._replace(**{name: _mended(getattr(one, name)) for name in names}) for one in found], True
 
 
-def _repaired(text: str) -> str | None:
+def _mended(text: str) -> str:
     try:
         return text.encode("latin-1").decode("utf-8")
     except UnicodeError:
-        return None
+        return text
 
 
-def _conversations(cells: Sequence[Cell]) -> Iterator[Conversation]:
+def _conversations(found: Sequence[Message]) -> Iterator[Conversation]:
     """The chats with their messages in order: by time where all messages have one, else as in the file."""
-    by_chat: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_chat.setdefault(cell.chat, []).append(cell)
-    for chat, of_chat in by_chat.items():
-        times = [cell.time for cell in of_chat]
-        if all(time is not None for time in times):
+    by_chat: dict[str, list[Message]] = {}
+    for message in found:
+        by_chat.setdefault(message.chat, []).append(message)
+    for chat, messages in by_chat.items():
+        times = [message.time for message in messages]
+        if None not in times:
             if times[0] > times[-1]:  # the newest comes first
-                of_chat = of_chat[::-1]
-            of_chat = sorted(of_chat, key=lambda cell: cell.time)
-        messages = tuple(Message(cell.speaker, cell.text, cell.summary) for cell in of_chat)
-        yield Conversation(chat, messages, tuple(cell.place for cell in of_chat))
+                messages = messages[::-1]
+            messages = sorted(messages, key=lambda message: message.time)
+        yield Conversation(chat, tuple(messages))
 
 
 def counted(number: int, noun: str) -> str:
@@ -548,10 +435,8 @@ def parse_fields(text: str) -> dict[str, str]:
     >>> parse_fields("text=content.text, speaker=昵称")
     {'text': 'content.text', 'speaker': '昵称'}
     """
-    fields = {}
-    for pair in filter(None, (piece.strip() for piece in text.split(","))):
-        part, equals, column = (piece.strip() for piece in pair.partition("="))
-        if not equals or part not in PARTS or not column:
-            raise ChatError(f"FIELDS needs part=column, got {pair!r}; parts are: {', '.join(PARTS)}")
-        fields[part] = column
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    fields = {part.strip(): column.strip() for part, _, column in pairs}
+    if not all(fields.values()) or not fields.keys() <= set(PARTS):
+        raise ChatError(f"FIELDS needs part=column, got {text!r}; parts are: {', '.join(PARTS)}")
     return fields
