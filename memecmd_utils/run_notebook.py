@@ -256,6 +256,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             start_timeout=120,
             extra_arguments=["--log-level=50"],
             progress_bar=False,
+            request_save_on_cell_execute=False,  # it is written once, at its end or with its fault
         )
         executed = nbformat.read(working, as_version=4)
         check_complete(executed, name)
