@@ -70,7 +70,8 @@ _PLACEHOLDER = re.compile(
 _OMITTED = re.compile(
     r"\u200e?(?:image|video|audio|sticker|gif|document|contact card) omitted|"
     r"<?(?:媒体内容|圖像|图像|影片|视频|音频|貼圖|贴图|文件)已(?:忽略|略去)>?|此消息已删除|"
-    r"(?:this message was|you) deleted(?: this message)?\.?|.* sent an attachment\.|liked a message",
+    r"(?:this message was|you) deleted(?: this message)?\.?|"
+    r".* sent an attachment\.|liked a message|reacted \S+ to your message",
     re.IGNORECASE,
 )
 _QUOTE = re.compile(
