@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.chats import files, messages, readers
+from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.files import MEME_COLUMNS
 from memecmd_utils.chats.messages import ChatError
 
@@ -228,22 +228,13 @@ EXPORTS = {
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_each_tools_export_gives_its_people_and_words(name: str, read) -> None:
+def test_each_tools_export_gives_its_people_and_words_and_takes_memes(name: str, read) -> None:
     export = read(*EXPORTS[name])
-    assert turns(export) == TALK
-    assert "2 speakers (" in export.taken
-
-
-@pytest.mark.parametrize("name", EXPORTS)
-def test_a_meme_is_added_and_only_that_and_is_replaced_by_the_next(name: str, read) -> None:
-    file, _ = EXPORTS[name]
-    export = read(*EXPORTS[name])
+    assert turns(export) == TALK and "2 speakers (" in export.taken
     place = next(i for i, message in enumerate(export.chats[0].messages) if message.text == TALK[2][1])
     written = export.render({(0, place): MEME})
-    again = read(file, written)
-    assert turns(again) == TALK
-    if isinstance(export.content, files.Table):
-        assert sum("out_memes/m1.png" in cell for row in again.content.rows for cell in row) == 1
+    again = read(EXPORTS[name][0], written)
+    assert turns(again) == TALK and written.count(b"out_memes/m1.png") == 1
     assert again.render({(0, place): MEME}) == written, "the same command over its own output changes nothing"
     assert b"out_memes" not in again.render({})
 
@@ -344,6 +335,8 @@ def test_summaries_in_columns_need_no_model(read) -> None:
     rows = [(name, text, f"s{n}", f"e{n}", f"p{n}") for n, (name, text) in enumerate(TALK)]
     export = read("a.csv", table("speaker,text,S,E,Psi", rows))
     assert [m.summary.motivation for m in export.chats[0].messages] == ["p0", "p1", "p2", "p3"]
+    named = read("c.csv", table("speaker,text,x,E,Psi", rows), "scenario=x")
+    assert named.chats == export.chats
     labels = table("speaker,text,emotion", [(a, b, "joy") for a, b in TALK])
     assert read("b.csv", labels).chats[0].messages[0].summary is None, "a label is no summary"
 

@@ -13,7 +13,6 @@ from memecmd_utils import chats, files, retrieval, runs, schemas
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
 from memecmd_utils.llm.messages import EndpointError
-from memecmd_utils.recordings import RecordingMiss
 from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
@@ -284,13 +283,6 @@ def test_without_a_model_turns_without_a_summary_get_no_meme(run, tmp_path) -> N
     done = chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
     assert [r["meme_id"] for r in read_csv(done.target)] == ["", "", "m04"]
     assert "1 turn without a summary" in done.text()
-
-
-def test_a_profile_that_only_replays_asks_nobody(run, tmp_path) -> None:
-    source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
-    name = made_chats.live_profile(tmp_path, "http://127.0.0.1:1/v1", mode="recorded")
-    with pytest.raises(RecordingMiss):
-        chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
 
 
 @pytest.mark.parametrize(
