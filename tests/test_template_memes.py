@@ -182,13 +182,13 @@ def test_steps_of_the_filter_by_hand() -> None:
 
 
 def test_title_and_unique_titles() -> None:
-    rows = [record("Dont-Feed-Dave", n, title=t) for n, t in enumerate(("Don't feed Dave", "x", "x"))]
+    rows = [record("Dont-Feed-Dave", n, title=t) for n, t in enumerate(("Dont Feed Dave", "x", "x"))]
     measured = filter.measure(table_of({"Dont-Feed-Dave": rows}))
-    for way, passes in (("exact", 3), ("letters", 2), ("ignored", 3)):
+    for way, passes in (("exact", 2), ("ignored", 3)):
         rule = TemplateRule(title_differs=way)
         assert filter.passing(measured, rule).sum() == passes
     rule = TemplateRule(titles_unique_in="template")
-    assert filter.passing(measured, rule).tolist() == [True, True, False]
+    assert filter.passing(measured, rule).tolist() == [False, True, False]
 
 
 def test_the_split_keeps_published_memes_and_does_not_hang_on_order() -> None:
@@ -201,8 +201,6 @@ def test_the_split_keeps_published_memes_and_does_not_hang_on_order() -> None:
     pd.testing.assert_frame_equal(first, again)
     held = set(first.loc[first["split"] == "validation", "meme_id"])
     assert len(held) == 10 and set(sample["meme_id"]) <= held and not held & training
-    tail = filter.filter_records(table, rule.model_copy(update={"split": "source_order"}), 5).memes
-    assert tail.loc[tail["split"] == "validation", "position"].tolist() == [48, 49, 48, 49]
 
 
 def test_a_template_without_records_keeps_its_place() -> None:
@@ -221,7 +219,7 @@ def test_the_rule_that_made_a_sample_explains_it_best(monkeypatch) -> None:
     sample = kept.sample(frac=0.3, random_state=1)
     monkeypatch.setattr(filter, "CM50_MEMES", len(kept))
     found = filter.rule_evidence(table, sample)
-    assert found.iloc[0]["rule"] == "at least 6 votes, title is not the template's name (exact)"
+    assert found.iloc[0]["rule"] == "at least 6 votes, title is not the template's name"
     assert found.iloc[0]["left out"] == 0 and found["left out"].max() > 0
     counts = kept["template"].value_counts()
     seen = sample["template"].value_counts().reindex(counts.index)

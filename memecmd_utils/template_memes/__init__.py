@@ -46,7 +46,6 @@ from memecmd_utils.template_memes.recall import (
     printed_table,
     rank_all,
     tune,
-    tuning_changes,
 )
 from memecmd_utils.template_memes.tables import (
     quality_tables,

@@ -171,8 +171,8 @@ def read_memes(
 def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
     """How many readings have each device, label of FigMemes and emotion, most frequent first.
 
-    Columns: `what`, `label`, `readings`, and `share` of the readings that are scored. Devices that are in no
-    list of the paper are named "other: ...". Unscored readings have a row of their own, without a share.
+    Columns: `what`, `label`, `readings`, and `share` of the readings that are scored; `unscored` is a row of
+    its own.
     """
     said, scored = [], 0
     for reading in readings:
@@ -181,16 +181,11 @@ def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
             continue
         scored += 1
         labels = set(map(prompts.word, reading.literary_devices)) - {prompts.NONE}
-        named = {label if label in prompts.TABLE_12 else f"other: {label}" for label in labels}
-        said += [("device", label) for label in named or {prompts.NONE}]
+        said += [("device", label) for label in labels or {prompts.NONE}]
         said += [("FigMemes label", label) for label in prompts.to_figmemes(labels) or [prompts.NONE]]
         said += [("emotion", reading.emotion)] * bool(reading.emotion)
     counts = pd.DataFrame(said, columns=["what", "label"]).value_counts().rename("readings").reset_index()
-    order = ["device", "FigMemes label", "emotion", "unscored"]
-    counts["share"] = (counts["readings"] / max(scored, 1)).where(counts["what"] != "unscored")
-    return counts.sort_values(
-        "what", key=lambda what: what.map(order.index), kind="stable", ignore_index=True
-    )
+    return counts.assign(share=counts["readings"] / max(scored, 1))
 
 
 def estimate_readings(

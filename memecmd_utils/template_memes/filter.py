@@ -8,7 +8,6 @@ rule may keep.
 import hashlib
 import itertools
 import math
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +23,6 @@ from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
 CM50_MEMES = 33_173  # memes of CM50 (Section 3.1; the introduction says 33,172)
 FREE = ("each meme once", "text of at least 1 characters")
 """Conditions that no rule is charged for: Section 3.1 asks for text, and no threshold is fitted."""
-LAST_SHARE = 0.04
-"""Share of each template that the published validation set holds; the part of a meme is rounded up."""
 EDGES = {
     "votes": "min_votes", "views": "min_views", "chars": "min_text_chars", "words": "min_text_words",
     "shortest": "", "boxes": "",
@@ -42,30 +39,21 @@ class Filtered(NamedTuple):
     templates: pd.DataFrame
 
 
-def letters(text: str) -> str:
-    """Letters and digits of a name, without case: how names are compared that differ in signs only."""
-    return re.sub(r"[\W_]+", "", text.casefold())
-
-
 def measure(records: pd.DataFrame) -> pd.DataFrame:
     """Add what rules ask for: lengths of the text, whether the title differs, whether the meme is a repeat.
 
     `chars`, `words`: of all captions; `shortest`: characters of the shortest caption that is not blank (0
-    where all are); `boxes`: captions; `differs_exact`: the title is not the template's name letter for
-    letter; `differs_letters`: nor in letters and digits; `first`: no record before it, by template and
-    position, has the same id.
+    where all are); `boxes`: captions; `differs`: the title is not the template's name letter for letter;
+    `first`: no record before it, by template and position, has the same id.
     """
     frame = records.sort_values(["template", "position"], kind="stable", ignore_index=True)
     lengths = [[len(text.strip()) for text in captions] for captions in frame["captions"]]
-    bare = {template: letters(template) for template in frame["template"].unique()}
-    rows = list(zip(frame["title"], frame["template"], strict=True))
     return frame.assign(
         chars=[sum(row) for row in lengths],
         words=[sum(len(text.split()) for text in captions) for captions in frame["captions"]],
         shortest=[min(filter(None, row), default=0) for row in lengths],
         boxes=[len(row) for row in lengths],
-        differs_exact=[title != template.replace("-", " ") for title, template in rows],
-        differs_letters=[letters(title) != bare[template] for title, template in rows],
+        differs=frame["title"] != frame["template"].str.replace("-", " "),
         first=~frame.duplicated("meme_id"),
     )
 
@@ -82,8 +70,7 @@ def conditions(measured: pd.DataFrame, rule: TemplateRule) -> dict[str, np.ndarr
         if n:
             asked[words.format(n)] = (measured[column] >= n).to_numpy()
     if rule.title_differs != "ignored":
-        name = f"title is not the template's name ({rule.title_differs})"
-        asked[name] = measured[f"differs_{rule.title_differs}"].to_numpy(bool)
+        asked["title is not the template's name"] = measured["differs"].to_numpy(bool)
     if rule.titles_unique_in != "nothing":
         by = ["title"] if rule.titles_unique_in == "all" else ["template", "title"]
         first = np.logical_and.reduce(list(asked.values()))
@@ -172,9 +159,9 @@ def split(
 ) -> list[str]:
     """`train` or `validation` for each row, stratified by template; the order of rows plays no part.
 
-    drawn: the validation memes, in all `validation_share` of them (1,350 of 33,173), are shared out to the
-    templates by largest remainder, and drawn within each by a hash of seed and id. source_order: the last 4 %
-    of each template by `position`. Ids in `published` are always in validation, others in `training` never.
+    The validation memes, in all `validation_share` of them (1,350 of 33,173), are shared out to the templates
+    by largest remainder, and drawn within each by a hash of seed and id. Ids in `published` are always in
+    validation, others in `training` never.
     """
     sizes = kept["template"].value_counts()
     exact = {name: size * rule.validation_share for name, size in sizes.items()}
@@ -184,15 +171,9 @@ def split(
         quotas[name] += 1
     validation = set(published)
     for template, rows in kept.groupby("template"):
-        if rule.split == "source_order":
-            ids = rows.sort_values("position")["meme_id"].tolist()[
-                math.floor(len(rows) * (1 - LAST_SHARE) + 1e-9) :
-            ]
-            validation.update(set(ids) - training)
-        else:
-            free = set(rows["meme_id"]) - published - training
-            drawn = sorted(free, key=lambda meme: hashlib.sha256(f"{seed}:{meme}".encode()).digest())
-            validation.update(drawn[: max(0, quotas[template] - rows["meme_id"].isin(published).sum())])
+        free = set(rows["meme_id"]) - published - training
+        drawn = sorted(free, key=lambda meme: hashlib.sha256(f"{seed}:{meme}".encode()).digest())
+        validation.update(drawn[: max(0, quotas[template] - rows["meme_id"].isin(published).sum())])
     return ["validation" if meme in validation else "train" for meme in kept["meme_id"]]
 
 
@@ -205,8 +186,8 @@ def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[Templat
 
 
 def candidate_rules() -> list[TemplateRule]:
-    """About forty rules around the default: votes x title, then each other threshold by itself."""
-    titles = itertools.product((0, 2, 4, 5, 6, 7, 8, 10), ("exact", "letters", "ignored"))
+    """About thirty rules around the default: votes x title, then each other threshold by itself."""
+    titles = itertools.product((0, 2, 4, 5, 6, 7, 8, 10), ("exact", "ignored"))
     changes: list[dict[str, object]] = [{"min_votes": n, "title_differs": title} for n, title in titles]
     grid = {
         "min_views": (100, 150, 200, 300, 500),
@@ -219,19 +200,19 @@ def candidate_rules() -> list[TemplateRule]:
 
 
 def rule_evidence(
-    records: pd.DataFrame, sample: pd.DataFrame, rules: Sequence[TemplateRule] | None = None
+    records: pd.DataFrame, sample: pd.DataFrame, rules: Sequence[TemplateRule] = ()
 ) -> pd.DataFrame:
     """Rank rules by how well they explain a sample of CM50; the first row is the best.
 
     `records`: all records; `sample`: published memes; a template of the sample without records plays no part.
-    `rules`: None is `candidate_rules()`.
+    `rules`: none is `candidate_rules()`.
 
     Columns: `rule`; `left out`: memes of the sample that the rule refuses, and those that the records of
     their template lack, so that no rule keeps them; `kept` beside `expected`, the memes of these templates in
     all of CM50 by their share of the sample; `deviance`: of Poisson counts with mean kept x sample size /
-    33,173 for each template, which weighs shares and total size together; `first missing`: memes of the best
-    template that is not in the sample; `conditions`: how many things a rule asks; `score`: deviance + 2 for
-    each condition, lower is better. Rules that leave out fewest come first, then all others, each by score.
+    33,173 for each template, which weighs shares and total size together; `conditions`: how many things a
+    rule asks; `score`: deviance + 2 for each, lower is better. Rules that leave out fewest come first, then
+    all others, each by score.
     """
     measured, observed = measure(records), sample["template"].value_counts()
     present = observed[observed.index.isin(measured["template"].unique())]
@@ -245,7 +226,7 @@ def rule_evidence(
         passes = np.logical_and.reduce(list(asked.values()))
         fitted = [name for name in asked if name not in FREE]
         counts = measured.loc[passes, "template"].value_counts()
-        kept, others = counts.reindex(present.index).fillna(0), counts[~counts.index.isin(observed.index)]
+        kept = counts.reindex(present.index).fillna(0)
         with np.errstate(divide="ignore"):  # infinite where something was seen that a rule does not keep
             surprise = present * np.log(present / (kept * weight)) - (present - kept * weight)
         deviance = float(2 * surprise.sum())
@@ -256,7 +237,6 @@ def rule_evidence(
                 "kept": int(kept.sum()),
                 "expected": present.sum() / weight,
                 "deviance": deviance,
-                "first missing": int(others.max()) if len(others) else 0,
                 "conditions": len(fitted),
                 "score": deviance + 2 * len(fitted),
             }

@@ -36,12 +36,8 @@ class Rule(NamedTuple):
     lpips: float
 
 
-RULES = {
-    "code": (Rule("concatenated", 30, 0.29), Rule("ocr_cosine", 0.1, 0.3)),
-    "paper": (Rule("concatenated", 30, 1), Rule("fancy_fusion", 1, 1)),
-}
-"""The paper names 30 and 1 for two embeddings and 1 for LPIPS. Its code runs the concatenated one with 30
-and 0.29, and in place of the other a cosine of at least 0.1, with the 0.3 that is its LPIPS default."""
+RULES = (Rule("concatenated", 30, 0.29), Rule("ocr_cosine", 0.1, 0.3))
+"""What the paper's code runs. Its text names 30 and 1 for two embeddings and 1 for LPIPS."""
 
 
 class Instance(NamedTuple):
@@ -107,21 +103,16 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
         if meme.image in there and data_sets.is_readable(there[meme.image])
     ]
     print(f"{len(instances)} memes with a picture, {len(memes) - len(instances)} without")
-    settings, base = run.profile.cm50.matching, data.found["cm50"].path
+    base = data.found["cm50"].path
     templates = [
         Instance(info.template, base / info.picture, info.about)
         for info in data.infos
         if info.picture and data_sets.is_readable(base / info.picture)
     ]
-    return match(instances, templates, run.clip(settings.clip), RULES[settings.thresholds])
+    return match(instances, templates, run.clip(run.profile.cm50.matching.clip))
 
 
-def match(
-    instances: Sequence[Instance],
-    templates: Sequence[Instance],
-    encoder: DualEncoder,
-    rules: Sequence[Rule] = RULES["code"],
-) -> Matches:
+def match(instances: Sequence[Instance], templates: Sequence[Instance], encoder: DualEncoder) -> Matches:
     """Match memes with templates, whose caption is what they mean.
 
     Where a model is not here, `not_computed` says what to give.
@@ -131,14 +122,14 @@ def match(
     if not instances or not templates:
         return done._replace(not_computed=f"{NOT_COMPUTED}: no picture of a meme, or none of a template")
     try:
-        pairs = pd.concat([_stage_one(rule, instances, templates, encoder) for rule in rules])
+        pairs = pd.concat([_stage_one(rule, instances, templates, encoder) for rule in RULES])
         near = pairs.loc[pairs["near"], ["instance", "template"]].drop_duplicates()
         done = done._replace(pairs=pairs.assign(lpips=np.nan, kept=False), model=encoder.name)
         both = [(images[one], images[other]) for one, other in near.itertuples(index=False)]
         pairs = pairs.merge(near.assign(lpips=lpips_distances(both)), how="left")
     except (ModelMissing, RecordingMiss) as error:
         return done._replace(not_computed=f"{NOT_COMPUTED}: {error}")
-    limits = pairs["variant"].map({rule.variant: rule.lpips for rule in rules})
+    limits = pairs["variant"].map({rule.variant: rule.lpips for rule in RULES})
     return done._replace(pairs=pairs.assign(kept=pairs["near"] & (pairs["lpips"] < limits))[PAIRS])
 
 
@@ -159,24 +150,12 @@ def _stage_one(
         seen = encoder.encode_images([one.image for one in instances])
         # Where no caption is, the OCR text: so did Bates et al.
         texts = encoder.encode_texts([one.caption or one.ocr for one in instances])
-        distances = cdist(combine(seen, texts, rule.variant), combine(blank, abouts, rule.variant))
+        distances = cdist(np.hstack([seen, texts]), np.hstack([blank, abouts]))
         index, value = distances.argmin(1), distances.min(1)
         near = value <= rule.limit
     names = [templates[place].name for place in index]
     rows = {"instance": [one.name for one in instances], "template": names, "variant": rule.variant}
     return pd.DataFrame({**rows, "distance": value, "near": near})
-
-
-def combine(images: np.ndarray, texts: np.ndarray, variant: str) -> np.ndarray:
-    """One row for image and text, both [n, d] as CLIP projects them.
-
-    `concatenated`: one behind the other, [n, 2d]. `fancy_fusion`: the mean of the two rows at unit length,
-    which the code of Bates et al. calls `fancy`; we read the paper's "fancy fusion embedding" so, because
-    its limit of 1 fits distances from 0 to 2.
-    """
-    if variant == "concatenated":
-        return np.hstack([images, texts])
-    return (normalise(images) + normalise(texts)) / 2
 
 
 def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd.DataFrame:
@@ -217,7 +196,7 @@ def match_counts(run: Run, matches: Matches, confirmed: pd.DataFrame, dataset: D
     What was not computed says so in place of a number.
     """
     missing, rows = matches.not_computed, []
-    for rule in RULES[run.profile.cm50.matching.thresholds]:
+    for rule in RULES:
         mine = matches.pairs[matches.pairs["variant"] == rule.variant]
         sign = "cosine at least" if rule.variant == "ocr_cosine" else "distance at most"
         near = int(mine["near"].sum()) if len(mine) else missing

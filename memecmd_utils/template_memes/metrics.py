@@ -43,8 +43,6 @@ references for every text. Best match needs a score of each pair, which corpus m
 """
 Metric = Callable[[list[str], list[list[str]]], float | np.ndarray]
 """Scores predictions against the references of each, one or more: one number, or one a prediction."""
-NARROWEST, WIRING = 128, "wiring tested, values not"
-"""Width of the smallest checkpoints that were ever trained for these metrics, and what narrower ones show."""
 BERT_LAYERS = {"roberta-large": 17}
 """The layer that the makers of BERTScore found best for the paper's encoder."""
 BATCH = 16
@@ -106,7 +104,7 @@ def bertscore(
         texts = [predictions[i] for i, _ in pairs], [ref for _, ref in pairs]
         found = bert_score(*texts, model_name_or_path=folder, num_layers=layer, **options)["f1"]
         np.maximum.at(scores, [i for i, _ in pairs], np.asarray(found, dtype=float).reshape(-1))
-    return _refuse_tiny(config.hidden_size, scores)
+    return scores
 
 
 def bleurt(predictions: list[str], references: list[list[str]], model: str) -> np.ndarray:
@@ -128,7 +126,7 @@ def bleurt(predictions: list[str], references: list[list[str]], model: str) -> n
                 **dict(zip(("input_ids", "token_type_ids", "attention_mask"), padded, strict=True))
             )
         scores[start : start + BATCH] = logits.logits[:, 0].float().cpu().numpy()
-    return _refuse_tiny(network.config.hidden_size, scores)
+    return scores
 
 
 def bleurt_tokens(pieces: Any, reference: str, candidate: str, room: int) -> tuple[list[int], list[int]]:
@@ -166,12 +164,6 @@ def load_bleurt(model: str) -> tuple[Any, Any]:
         network.load_state_dict(tensors)
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
     return network.to("cuda" if torch.cuda.is_available() else "cpu").eval(), pieces
-
-
-def _refuse_tiny(width: int, scores: np.ndarray) -> np.ndarray:
-    if width < NARROWEST:
-        raise ModelMissing(WIRING)
-    return scores
 
 
 def _checkpoint(model: str) -> Path:

@@ -74,24 +74,17 @@ class Gallery(NamedTuple):
     def labels(self) -> dict[str, np.ndarray]:
         """By counting integers [memes]; candidates with the query's own are right.
 
-        `pair`: the meme's own text alone (the paper's diagonal); `same text`: every equal text, but for
-        blanks; `template`: any meme of the template, left out where none is known.
+        `pair`: the meme's own text alone (the paper's diagonal); `template`: any meme of the template, left
+        out where none is known.
         """
-        keys = {
-            "pair": list(range(len(self.images))),
-            "same text": [" ".join(text.split()) for text in self.texts],
-            **({"template": self.clusters} if any(self.templates) else {}),
-        }
-        return {name: np.unique(of, return_inverse=True)[1] for name, of in keys.items()}
+        by_template = {"template": np.unique(self.clusters, return_inverse=True)[1]}
+        return {"pair": np.arange(len(self.images))} | (by_template if any(self.templates) else {})
 
 
 def gallery(items: Sequence[RetrievalItem], kind: str) -> Gallery:
     """Take one kind of text, the first of each item; items whose texts are blank are left out."""
     chosen = [(item.image, item.template, text) for item in items if (text := item.text(kind))]
-    return Gallery(*zip(*chosen, strict=True)) if chosen else NOTHING
-
-
-NOTHING = Gallery((), (), ())
+    return Gallery(*zip(*chosen, strict=True)) if chosen else Gallery((), (), ())
 
 
 class Ranks(NamedTuple):
@@ -159,21 +152,17 @@ def evaluate(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> dict[str, 
     return rankings
 
 
-def _table(kind: str, pairs: Gallery, values: Mapping[Key, np.ndarray], seed: int | None) -> pd.DataFrame:
-    """Means of the columns of `values` with 95 % intervals over templates; `seed`: of differences, for p."""
-    means, rows = {key: statistics.mean(of, pairs.clusters) for key, of in values.items()}, []
-    for counting in [counting for counting, direction in values if direction == "T2M"]:
+def _rows(kind: str, found: Ranking) -> list[tuple]:
+    """Mean hits with 95 % intervals over templates, for each counting, direction and measure."""
+    clusters, rows = found.gallery.clusters, []
+    means = {key: statistics.mean(hits, clusters) for key, hits in found.hits().items()}
+    for counting in [counting for counting, direction in means if direction == "T2M"]:
         both = zip(means[counting, "T2M"], means[counting, "M2T"], strict=True)
         means[counting, BOTH] = statistics.LeftOut(*((one + other) / 2 for one, other in both))
     for key, mean in means.items():
-        cells = [mean.value, *statistics.interval(mean, statistics.SHARE if seed is None else None)]
-        if seed is not None:
-            rng = statistics.rng(seed, "meme-text retrieval", kind, *key)
-            cells.append(statistics.sign_flip_p(mean, 0.0, rng))
-        sizes = len(pairs.images), mean.clusters[0]
-        rows += [(kind, *key, *row, *sizes) for row in zip(MEASURES, *cells, strict=True)]
-    middle = ["value", "low", "high"] if seed is None else ["difference", "low", "high", "p"]
-    return pd.DataFrame(rows, columns=["text", "counting", "direction", "measure", *middle, "n", "clusters"])
+        columns = MEASURES, mean.value, *statistics.interval(mean, statistics.SHARE)
+        rows += [(kind, *key, *row, len(clusters), mean.clusters[0]) for row in zip(*columns, strict=True)]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -184,9 +173,6 @@ class Model:
     """Its row in Table 2; of a model that is none of those, its own name."""
     name: str
     """Hub name or folder."""
-    base: str = ""
-    selection: str = ""
-    """Of tuned weights: label of what was tuned, and which R@1 picked the epoch."""
     weights: str = ""
     """Name and revision of what was measured."""
     rankings: Mapping[str, Ranking] = field(default_factory=dict, repr=False)
@@ -200,7 +186,7 @@ def models_of(settings: MtrclipSettings, tuned: Tuned | None = None) -> list[Mod
     if tuned is not None:
         base = next(model.label for model in models if model.name == settings.model)
         label = TUNED.get(base, f"fine-tuned {base}")
-        models.append(Model(label, str(tuned.folder), base, settings.selection))
+        models.append(Model(label, str(tuned.folder)))
     return models
 
 
@@ -222,23 +208,14 @@ def all_recalls(measured: Iterable[Model]) -> pd.DataFrame:
 
     `n` counts memes, `clusters` templates.
     """
-    frames = [_table("", NOTHING, {}, None).assign(model="", selection="", weights="")]
-    for one in measured:
-        for kind, found in one.rankings.items():
-            table = _table(kind, found.gallery, found.hits(), None)
-            frames.append(table.assign(model=one.label, selection=one.selection, weights=one.weights))
-    return pd.concat(frames[1:] or frames, ignore_index=True)
-
-
-def tuning_changes(measured: Sequence[Model], seed: int) -> pd.DataFrame:
-    """R@K of tuned models minus that of what was tuned, paired by query, with intervals; `seed` is for p."""
-    bases, frames = {one.label: one.rankings for one in measured}, [_table("", NOTHING, {}, seed)]
-    for one in (one for one in measured if bases.get(one.base)):
-        for kind, found in one.rankings.items():
-            before = bases[one.base][kind].hits()
-            gaps = {key: hits - before[key] for key, hits in found.hits().items()}
-            frames.append(_table(kind, found.gallery, gaps, seed).assign(model=one.label))
-    return pd.concat(frames[1:] or frames, ignore_index=True)
+    rows = [
+        (*row, one.label, one.weights)
+        for one in measured
+        for kind, found in one.rankings.items()
+        for row in _rows(kind, found)
+    ]
+    columns = ["text", "counting", "direction", "measure", "value", "low", "high", "n", "clusters"]
+    return pd.DataFrame(rows, columns=[*columns, "model", "weights"])
 
 
 def paper_table(number: int, measured: Sequence[Model]) -> pd.DataFrame:

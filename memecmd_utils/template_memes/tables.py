@@ -18,7 +18,7 @@ from memecmd_utils.schemas import MemeReading
 from memecmd_utils.template_memes import data_sets, metrics, prompts
 from memecmd_utils.template_memes.annotation import TEXT_ONLY
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
-from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, WIRING, Metric
+from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, Metric
 from memecmd_utils.template_memes.recall import NOT_COMPUTED
 
 NOT_REAL = ("scripted", "simulated", "made up")  # words in a source that name no real annotator
@@ -95,7 +95,7 @@ def table_10(
                     value = metrics.score(chosen, name, mode, *texts) if captions else None
                     row[name] = row[name] if value is None else f"{value:.3f}"
                 except ModelMissing as error:
-                    row[name] = WIRING if str(error) == WIRING else NOT_COMPUTED
+                    row[name] = NOT_COMPUTED
                     notes.append(f"{name}: {error}")
                 known = printed[name].get((spec.name, mode), np.nan)
                 row[f"{name} (paper)"] = "" if np.isnan(known) else f"{known:.3f}"
