@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 NOTEBOOKS = ("07_template_memes", "08_meme_text_retrieval")
 TABLES = {
     "template_filter", "template_sizes", "template_rules", "template_edges", "cm50_lengths", "cm50_table_9",
-    "cm50_table_10", "cm50_table_11", "embedded_text", "mtrclip_table_2", "mtrclip_table_3",
-    "mtrclip_table_4", "mtrclip_changes", "mtrclip_other_models",
+    "cm50_table_10", "cm50_table_11", "mtrclip_table_2", "mtrclip_table_3", "mtrclip_table_4",
+    "mtrclip_other_models",
 }  # fmt: skip
 OF_RECORDS = {"template_filter", "template_sizes", "template_rules", "template_edges"}
 AUTHOR = "nobody-in-particular"
