@@ -111,7 +111,7 @@ class TemplateReply(BaseModel):
     in the schema.
     """
 
-    # Checks of texts compare keys of the reply with keys of the model: both are the aliases.
+    # Checks of texts compare the aliases, which are the keys of the reply.
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     def labels(self) -> list[str]:

@@ -135,11 +135,6 @@ class Ranking(NamedTuple):
     gallery: Gallery
     ranks: Mapping[Key, Ranks]
 
-    def hits(self) -> dict[Key, np.ndarray]:
-        """Hits of every query at each K, and their mean: [queries, 4]."""
-        hits = {key: np.stack([ranks.hits(k) for k in KS], axis=1) for key, ranks in self.ranks.items()}
-        return {key: np.column_stack([rows, rows.mean(axis=1)]) for key, rows in hits.items()}
-
 
 def evaluate(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> dict[str, Ranking]:
     """Rank the memes and texts of every kind that any item has."""
@@ -154,8 +149,10 @@ def evaluate(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> dict[str, 
 
 def _rows(kind: str, found: Ranking) -> list[tuple]:
     """Mean hits with 95 % intervals over templates, for each counting, direction and measure."""
-    clusters, rows = found.gallery.clusters, []
-    means = {key: statistics.mean(hits, clusters) for key, hits in found.hits().items()}
+    clusters, rows, means = found.gallery.clusters, [], {}
+    for key, ranks in found.ranks.items():
+        hits = np.column_stack([ranks.hits(k) for k in KS])
+        means[key] = statistics.mean(np.column_stack([hits, hits.mean(axis=1)]), clusters)
     for counting in [counting for counting, direction in means if direction == "T2M"]:
         both = zip(means[counting, "T2M"], means[counting, "M2T"], strict=True)
         means[counting, BOTH] = statistics.LeftOut(*((one + other) / 2 for one, other in both))
