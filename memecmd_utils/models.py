@@ -17,9 +17,6 @@ from memecmd_utils.local_model import LocalServer
 from memecmd_utils.runs import Role, Run
 from memecmd_utils.settings import Endpoint, Profile
 
-SCORING: tuple[Role, ...] = ("judge", "summariser")
-"""Who measures a dataset that is there without them: a run can go on without their answers."""
-
 
 class Model(NamedTuple):
     """Who answers, how many requests at a time it is asked, and what it may cost."""
@@ -60,7 +57,8 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         store = run.recordings(stage) if model.recorded else None
         if store is not None:
             stack.enter_context(store.writing())
-        strict = run.strict or role not in SCORING
+        # Judges measure a data set that is there without them: a run can go on without their answers.
+        strict = run.strict or role != "judge"
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         usage = run.counted.setdefault(name, Usage())
         mode = run.profile.models.mode
@@ -79,8 +77,6 @@ def _model(run: Run, role: Role, number: int, name: str, stack: ExitStack) -> Mo
     if role == "judge":
         llm = profile.evaluation.judges[number].llm
         local_model = profile.evaluation.judges[number].local_model or local_model
-    elif role == "summariser":
-        llm = "local"  # the study compares a small model's summaries with the run's own
     if llm == "authored":
         return Model(AuthoredBackend(authored.texts()), profile.models.concurrency, recorded=False)
     replays = profile.models.mode == "recorded"

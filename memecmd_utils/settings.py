@@ -332,8 +332,6 @@ class EvaluationSettings(Setting):
     """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
     judge_wordings: int = Field(0, ge=0)
     """Of these turns, how many also have their questions asked in other wordings."""
-    other_summaries: int = Field(0, ge=0)
-    """Dialogues that a small local model summarises again, to compare sources of summaries."""
     consistency: Literal["text", "cn_clip"] = "text"
 
     @field_validator("judges", mode="before")
