@@ -82,5 +82,6 @@ def not_recorded(folder: Path) -> str:
     return (
         f"{lacking:,} of {len(reasons):,} ratings by judges have no recorded answer: answers were recorded "
         "for other settings, and mode=recorded asks nobody. They are unscored and left out of every mean. "
-        "To have them answered, install local judges (`make local-llm MODEL=NAME`) and add mode=auto to SET (or to `settings`)."
+        "To have them answered, install local judges (`make local-llm MODEL=NAME`) and add mode=auto to "
+        "SET (or to `settings`)."
     )
