@@ -114,15 +114,11 @@ def meme_words(meme: Meme) -> str:
     return meme.text or meme.picture_note
 
 
-def scorers(run: Run, memes: Mapping[str, Meme]) -> list[Scorer]:
-    """What measures consistency: the embedder that chose no meme, and Chinese-CLIP where it is set."""
-    profile, found = run.profile, []
-    if profile.models.consistency_embedder != profile.models.embedder:
-        embedder = run.embedder(profile.models.consistency_embedder)
-        found.append(TextScorer(embedder, run.embedder_name()))
-    if profile.evaluation.consistency == "cn_clip":
-        found.append(clip_scorer(run, memes))
-    return found
+def open_scorer(run: Run, memes: Mapping[str, Meme]) -> Scorer:
+    """What measures consistency in a run: Chinese-CLIP, or the embedder that chose no meme."""
+    if run.profile.evaluation.consistency == "cn_clip":
+        return clip_scorer(run, memes)
+    return TextScorer(run.embedder(run.profile.models.consistency_embedder), run.embedder_name())
 
 
 def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> embedders.ChineseClipScorer:
@@ -195,12 +191,8 @@ def measure_consistency(
 
     Memes without any words are left out, save for a scorer of pictures.
     """
-    profile = run.profile
-    if profile.evaluation.consistency == "cn_clip":
-        scorer: Scorer = clip_scorer(run, memes)
-    else:
-        scorer = TextScorer(run.embedder(profile.models.consistency_embedder), run.embedder_name())
-    return measure(placements, dialogues, memes, scorer, profile), scorer.name
+    scorer = open_scorer(run, memes)
+    return measure(placements, dialogues, memes, scorer, run.profile), scorer.name
 
 
 def measure(

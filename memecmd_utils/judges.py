@@ -663,14 +663,14 @@ def _score_without_asking(
 ) -> None:
     """Consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes."""
     turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
-    for scorer in evaluation.scorers(run, data.memes):
-        for later, name in enumerate(("u_t", "u_t+1")):
-            texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
-            able = [bool(text) and evaluation.can_score(scorer, data.memes[item.meme_id])
-                    for item, text in zip(items, texts, strict=True)]  # fmt: skip
-            pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
-            found = iter(evaluation.score_pairs(pairs, data.memes, scorer))
-            add(f"{scorer.name} {name}", CONSISTENCY, [next(found) if yes else np.nan for yes in able])
+    scorer = evaluation.open_scorer(run, data.memes)
+    for later, name in enumerate(("u_t", "u_t+1")):
+        texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
+        able = [bool(text) and evaluation.can_score(scorer, data.memes[item.meme_id])
+                for item, text in zip(items, texts, strict=True)]  # fmt: skip
+        pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
+        found = iter(evaluation.score_pairs(pairs, data.memes, scorer))
+        add(f"{scorer.name} {name}", CONSISTENCY, [next(found) if yes else np.nan for yes in able])
     for name in data.encoders:
         terms = data.terms(name, data.profile.retrieval.centring)
         at = ([data.row[i.dialogue_id, i.turn] for i in items], [data.column[i.meme_id] for i in items])

@@ -256,6 +256,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             start_timeout=120,
             extra_arguments=["--log-level=50"],
             progress_bar=False,
+            # Written at its end or with its fault; one that asks models for hours also before each cell.
+            request_save_on_cell_execute=run.profile.models.mode != "recorded",
         )
         executed = nbformat.read(working, as_version=4)
         check_complete(executed, name)
@@ -264,9 +266,9 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         said = f"cell {error.cell_index} raised {fault_of(error)}\n(see {failed})"
         raise NotebookFailed(f"{name}: {said}") from None
     except nbclient.exceptions.CellTimeoutError:
-        raise NotebookFailed(f"{name}: a cell took too long (see {failed})") from None
+        raise NotebookFailed(f"{name}: a cell took too long") from None
     except nbclient.exceptions.DeadKernelError:
-        raise NotebookFailed(f"{name}: the kernel died (see {failed})") from None
+        raise NotebookFailed(f"{name}: the kernel died, for example for want of memory") from None
     finally:
         if working.exists():
             working.replace(failed)

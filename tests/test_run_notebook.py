@@ -94,9 +94,10 @@ def test_stages_side_by_side_end_before_what_follows_them(run: runs.Run, tmp_pat
 )
 def test_a_notebook_that_does_not_end_well_fails(run: runs.Run, cells, why) -> None:
     notebook("one", *cells)
-    with pytest.raises(NotebookFailed, match=why):
+    with pytest.raises(NotebookFailed, match=why) as told:
         run_notebook.run_notebook(run, "one", PARAMETERS)
-    assert not (run.report / "one.ipynb").exists() and (run.report / "one.failed.ipynb").exists()
+    left = run.report / "one.failed.ipynb"
+    assert not (run.report / "one.ipynb").exists() and left.exists() == ("died" not in str(told.value))
 
 
 def test_a_parameter_that_a_notebook_lacks_is_an_error(run: runs.Run) -> None:

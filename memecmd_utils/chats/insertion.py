@@ -126,11 +126,11 @@ def _check_outputs(source: Path, target: Path, page: Path, pictures: Path) -> No
     if target.exists() and source.exists() and target.samefile(source):
         raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
     known = _noted(pictures)
-    for path in (target, page):
-        if path.exists() and files.sha256(path) not in known.get(path.name, []):
-            raise ChatError(f"{path} was not written by this command, or was changed: name another OUT")
-    if pictures.exists() and target.name not in known:
-        raise ChatError(f"{pictures} was not written by this command: name another OUT")
+    present = [path for path in (target, page) if path.exists()]
+    foreign = [path for path in present if files.sha256(path) not in known.get(path.name, [])]
+    foreign += [pictures] * (pictures.exists() and target.name not in known)
+    if foreign:
+        raise ChatError(f"{foreign[0]} was not written by this command, or was changed: name another OUT")
 
 
 def _noted(pictures: Path) -> dict[str, list[str]]:

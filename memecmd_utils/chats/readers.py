@@ -41,7 +41,6 @@ class Layout(NamedTuple):
     mine: str = ""
     kind: Sequence[str] = ()
     spoken: str = ".*"
-    silent: Sequence[str] = ()
     quotes: bool = True
     joint: str = " "
     told: Sequence[str] = ()
@@ -100,7 +99,7 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 
 
 def text_of(value: Any, joint: str = " ") -> str:
-    """A value as text. A list of parts gives their texts, an object its name or text, anything else none."""
+    """A value as text. A list of parts gives their texts, an object its name or text, null none."""
     if isinstance(value, str):
         # Half a surrogate pair cannot be written in any file, and a NUL is shown nowhere.
         text = value.strip(NUMBER).replace("\0", "")
@@ -109,7 +108,7 @@ def text_of(value: Any, joint: str = " ") -> str:
         return joint.join(filter(None, (text_of(part, joint) for part in value)))
     if isinstance(value, Mapping):
         return _first_text(value, ("nickname", "name", "text", "username", "id"), joint)
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+    return str(value) if isinstance(value, int) else ""
 
 
 def _first_text(row: Mapping[str, Any], names: Sequence[str], joint: str = " ") -> str:
@@ -130,7 +129,7 @@ def time_of(value: Any) -> float | None:
 
 
 def _is_true(value: Any) -> bool:
-    return value is True or text_of(value).strip().casefold() in ("1", "true", "yes")
+    return text_of(value).strip().casefold() in ("1", "true", "yes")
 
 
 # --- one layout over all messages of a chat
@@ -140,16 +139,15 @@ def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]
     """Messages of `rows` by a layout, in a chat of this name where the layout has no field for it."""
     mine = [bool(layout.mine) and _is_true(value_at(row, layout.mine)) for _, row in rows]
     names = [_speaker(row, layout, own) for (_, row), own in zip(rows, mine, strict=True)]
-    own_names = {name for name, own in zip(names, mine, strict=True) if own and name}
-    if own_names & {name for name, own in zip(names, mine, strict=True) if not own}:
+    pairs = list(zip(names, mine, strict=True))
+    if {name for name, own in pairs if own and name} & {name for name, own in pairs if not own}:
         # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
-        names = [ME if own else name for name, own in zip(names, mine, strict=True)]
+        names = [ME if own else name for name, own in pairs]
     found = []
     for (place, row), name in zip(rows, names, strict=True):
         kind = "/".join(text_of(value_at(row, field)) for field in layout.kind)
         is_spoken = re.fullmatch(layout.spoken, kind, re.IGNORECASE)
-        is_silent = any(_is_true(value_at(row, field)) for field in layout.silent)
-        text = _words(value_at(row, layout.text), layout) if is_spoken and not is_silent else ""
+        text = _words(value_at(row, layout.text), layout) if is_spoken else ""
         own_chat, time = _first_text(row, layout.chat) or chat, time_of(value_at(row, layout.time))
         found.append(Message(name, text, _summary(row, layout.told), own_chat, time, place))
     return found

@@ -11,7 +11,7 @@ from memecmd_utils.runs import Run
 from memecmd_utils.studies.ablation import fit_weights, leave_one_out
 from memecmd_utils.studies.figures import hubs_figure, specification_figure
 from memecmd_utils.studies.hubness import hubness_study
-from memecmd_utils.studies.selection import choice_table, threshold_tables
+from memecmd_utils.studies.selection import threshold_tables
 from memecmd_utils.studies.specification_curve import (
     influential_choices,
     shares_by_choice,

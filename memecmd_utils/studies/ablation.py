@@ -105,18 +105,8 @@ def fit_weights(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
             test[used], trained[used] = ndcg[chosen, used], ndcg[own, used]
             held_out &= fold != "self"
             on_fit, on_used = ndcg[chosen, fit].mean(), ndcg[chosen, used].mean()
-            halves.append(
-                (
-                    embedder,
-                    fold,
-                    half[used[0]],
-                    *TENTHS[chosen] / 10,
-                    on_fit,
-                    on_used,
-                    equal[used].mean(),
-                    len(used),
-                )
-            )
+            measured = on_fit, on_used, equal[used].mean(), len(used)
+            halves.append((embedder, fold, half[used[0]], *TENTHS[chosen] / 10, *measured))
         gaps = np.column_stack([test - equal, trained - test])
         ends = statistics.mean_columns(("difference", "optimism"), gaps, clusters)
         sizes = len(test), len(set(clusters)), held_out

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import grades, retrieval, statistics
-from memecmd_utils.grades import MEASURES, GradedTurns
+from memecmd_utils.grades import GradedTurns
 
 NEIGHBOURS = 10
 TENTH = 0.1
@@ -19,11 +19,14 @@ STARTS = {"uncentred": "none", "centred": "attribute"}
 """Scores that a cure starts from, and their name in the profile."""
 NONE, CSLS = "none", "CSLS"
 ALL, GATE = "all turns", "the gate's turns"
-SHOWN = ("R@1", "nDCG@5", "judged@5")
 CURES = (
-    "embedder", "scores", "cure", "skewness", *SHOWN, "distinct", *statistics.with_ends("repeats"),
-    *statistics.with_ends("repeats change"), "dialogues",
-)  # fmt: skip
+    "embedder",
+    "scores",
+    "cure",
+    "skewness",
+    *statistics.with_ends("repeats", "repeats change"),
+    "dialogues",
+)
 SHARES = (
     "embedder", "scores", "where", "hubs", "even share", *statistics.with_ends("share of repeats"),
     "share of turns", "repeats", "dialogues",
@@ -63,7 +66,7 @@ def rankings(data: GradedTurns, embedder: str) -> dict[tuple[str, str], np.ndarr
 def hubness_study(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Cures, the hubs' share of the repeats, and N_1 of every meme: at how many turns it is the best one.
 
-    Under both embedders, uncentred and centred. Without grades their measures are nan.
+    Under both embedders, uncentred and centred.
 
     `skewness` is that of N_1 over memes. `repeats`: share of the turns 2..T whose best meme was the best one
     at an earlier turn of the dialogue, whether or not the gate opens; its change is that to the same scores
@@ -85,12 +88,10 @@ def hubness_study(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame, pd.Dat
                 plain = again
                 shares += [{**name, **row} for row in hub_shares(data, best, at)]
             found = statistics.cluster_mean(again, data.clusters, statistics.SHARE)
-            row = {**name, "cure": cure, "skewness": float(skew(n_1)), "distinct": int((n_1 > 0).sum())}
-            row |= found.columns("repeats") | {"dialogues": found.clusters}
+            row = {**name, "cure": cure, "skewness": float(skew(n_1)), "dialogues": found.clusters}
+            row |= found.columns("repeats")
             if cure != NONE:
                 row |= statistics.cluster_mean(again - plain, data.clusters).columns("repeats change")
-            measured = data.measure(scores)
-            row |= {m: measured[:, MEASURES.index(m)].mean() for m in SHOWN if len(measured)}
             cures.append(row)
             counts += [
                 (embedder, start, cure, *pair) for pair in zip(data.meme_ids, n_1.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""When a meme is sent, and which of the best: form of the threshold, and Sampling's K (Studies 4, 6).
+"""When a meme is sent: the form of the threshold (Study 4), and how often memes repeat.
 
 Scores and gate of a run's turns are whole matrices here, and equal to what the run itself places by.
 """
@@ -180,16 +180,6 @@ def threshold_tables(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-# --- What Sampling gives up in fit and gains in variety as K goes from 1 (Greedy) to 10
-
-
-LARGEST_K = 10
-BY_K = (
-    "K", "memes", *statistics.with_ends("mean grade", "repeats"), "mean grade of judged", "judged@K",
-    "distinct memes", "entropy", "dialogues",
-)  # fmt: skip
-
-
 def expected_repeats(top: np.ndarray) -> np.ndarray:
     """Chance that the meme of each place of a dialogue came before, drawn from `top` [places, K] uniformly.
 
@@ -201,40 +191,3 @@ def expected_repeats(top: np.ndarray) -> np.ndarray:
         chances[place] = (1 - missed ** earlier[memes]).mean()
         earlier[memes] += 1
     return chances
-
-
-def choice_table(data: GradedTurns) -> pd.DataFrame:
-    """A row for each K, by exact expectations: Sampling draws uniformly from the top K.
-
-    `mean grade` (0-2) counts ungraded memes as 0; `repeats` is the share of memes that came before in the
-    same dialogue; `entropy` (bits) is of how often each meme is expected. Without grades theirs are nan; a
-    library of fewer memes than K ends the table early.
-    """
-    rows: list[tuple] = []
-    if data.asked and data.annotations:
-        scores = own_scores(data)
-        best = retrieval.order(scores, data.meme_ids)[:, :LARGEST_K]
-        top1 = np.take_along_axis(scores, best[:, :1], axis=1).T
-        sent = np.flatnonzero(open_turns(data, top1, own_rule(data))[0])
-        clusters = np.array(data.clusters)[sent].tolist()
-        by_dialogue = [np.flatnonzero(np.isin(sent, mine)) for mine in data.rows_of.values()]
-        graded = np.take_along_axis(data.grades, best, axis=1)[sent]
-        for k in range(1, best.shape[1] + 1) if len(sent) else ():
-            top, known = best[sent, :k], np.isfinite(graded[:, :k])
-            fit = (
-                np.nan_to_num(graded[:, :k]).mean(axis=1) if data.truth.grades else np.full(len(sent), np.nan)
-            )
-            again = np.concatenate([expected_repeats(top[mine]) for mine in by_dialogue])
-            grade = statistics.cluster_mean(fit, clusters, (0.0, 2.0))
-            repeats = statistics.cluster_mean(again, clusters, statistics.SHARE)
-            count = np.bincount(top.ravel())
-            used = count[count > 0] / top.size
-            judged = graded[:, :k][known].mean() if known.any() else np.nan
-            rows.append(
-                (
-                    k, len(sent), *grade.columns("").values(), *repeats.columns("").values(), judged,
-                    known.mean() if data.truth.grades else np.nan,
-                    (1 - (1 - 1 / k) ** count).sum(), -(used * np.log2(used)).sum(), len(set(clusters)),
-                )
-            )  # fmt: skip
-    return pd.DataFrame(rows, columns=list(BY_K))

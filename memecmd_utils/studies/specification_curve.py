@@ -326,13 +326,10 @@ AXES = (*CHOICES, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
 
-def shares_by_claim(curve: pd.DataFrame, *also: str) -> pd.DataFrame:
-    """For each claim, and each value of some columns, the shares of its specifications (`SHARES`)."""
-    rows = [
-        {"claim": CLAIMS[claim], **dict(zip(also, values, strict=True)), **shares(part)}
-        for (claim, *values), part in curve.groupby(["claim", *also], sort=False)
-    ]
-    return pd.DataFrame(rows, columns=["claim", *also, *SHARES])
+def shares_by_claim(curve: pd.DataFrame) -> pd.DataFrame:
+    """For each claim the shares of its specifications (`SHARES`)."""
+    rows = [{"claim": CLAIMS[claim], **shares(part)} for claim, part in curve.groupby("claim", sort=False)]
+    return pd.DataFrame(rows, columns=["claim", *SHARES])
 
 
 def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
@@ -350,36 +347,33 @@ def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["claim", "choice", "value", *SHARES])
 
 
-def influential_choices(curve: pd.DataFrame) -> pd.DataFrame:
-    """How far the shares lie apart between the values of each choice, widest first within a claim.
+def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
+    """How far the share with the sign lies apart between the values of each choice, widest first of a claim.
 
-    `told` is about which specifications can tell at all, `sign` about the share with the sign among those.
+    `by_choice` is the table of `shares_by_choice`; the share is that among the specifications that can tell.
     """
-    table = shares_by_choice(curve).assign(told=lambda shares: 1 - shares["cannot tell"])
     rows = []
-    for (claim, choice), part in table.groupby(["claim", "choice"], sort=False):
+    for (claim, choice), part in by_choice.groupby(["claim", "choice"], sort=False):
         row = {"claim": claim, "choice": choice, "sign": 0.0, "best value": "–", "worst value": "–"}
-        row |= {name: part[name].max() - part[name].min() for name in ("clear", "told")}
-        can_tell = part[part["sign if told"].notna()]
-        if len(can_tell):
-            best, worst = (can_tell.loc[can_tell["sign if told"].agg(how)] for how in ("idxmax", "idxmin"))
-            row |= {"sign": best["sign if told"] - worst["sign if told"]}
-            row |= {"best value": best["value"], "worst value": worst["value"]}
+        told = part.dropna(subset=["sign if told"]).set_index("value")["sign if told"]
+        if len(told):
+            row |= {
+                "sign": told.max() - told.min(),
+                "best value": told.idxmax(),
+                "worst value": told.idxmin(),
+            }
         rows.append(row)
-    columns = ["claim", "choice", "sign", "best value", "worst value", "clear", "told"]
+    found = pd.DataFrame(rows, columns=["claim", "choice", "sign", "best value", "worst value"])
     order = {text: number for number, text in CLAIMS.items()}
-    found = pd.DataFrame(rows, columns=columns).sort_values("sign", ascending=False, kind="stable")
+    found = found.sort_values("sign", ascending=False, kind="stable")
     return found.sort_values("claim", key=lambda claims: claims.map(order), kind="stable", ignore_index=True)
 
 
 def shares(part: pd.DataFrame) -> dict[str, float]:
     """`SHARES` of some specifications of one claim."""
     share = part["state"].value_counts(normalize=True).reindex(STATES).fillna(0.0)
-    dialogues, sign, told = (
-        part["dialogues"].max(),
-        share["clear"] + share["sign only"],
-        1 - share["cannot tell"],
-    )
+    dialogues = part["dialogues"].max()
+    sign, told = share["clear"] + share["sign only"], 1 - share["cannot tell"]
     few = dialogues < statistics.MIN_CLUSTERS
     return {
         "worlds": len(part),
