@@ -80,6 +80,10 @@ class Candidate:
     note: str = ""
     """What the source, the folder and the file name say of the picture; empty where they say nothing."""
 
+    def read(self) -> bytes:
+        """Bytes of the image; `ImageRejected` if they cannot be had."""
+        return pictures.read_bytes(self.path)
+
 
 def example_memes(folder: Path | None = None) -> list[ExampleMeme]:
     """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`."""
@@ -550,7 +554,7 @@ def _read_all(
             todo, jobs = [], []
             for one in part:
                 try:
-                    sha256 = hashlib.sha256(pictures.read_bytes(one.path)).hexdigest()
+                    sha256 = hashlib.sha256(one.read()).hexdigest()
                 except ImageRejected as reason:
                     exits[one.name] = Exit(UNDECODABLE, str(reason))
                     continue
