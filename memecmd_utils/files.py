@@ -135,7 +135,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success fsync it and rename it over `target`.
 
     A reader sees the old file or the new one, never half of either. On an exception the
-    temporary file is removed and `target` stays as it was. An `OSError` of writing names `target`.
+    temporary file is removed and `target` stays as it was.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part{target.suffix}")
@@ -144,11 +144,6 @@ def atomic_path(target: Path) -> Iterator[Path]:
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
         part.replace(target)
-    except OSError as error:
-        # A full disk names no file, and nobody knows the temporary one.
-        if error.errno is not None and error.filename in (None, str(part)):
-            error.filename, error.filename2 = str(target), None
-        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -181,8 +181,6 @@ class RapidOcr:
         self.threads = threads or min(4, cores())
         content = [Path(str(file.locate())) for file in metadata.files("rapidocr") or []]
         models = {task: sorted(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")}
-        if not all(models.values()):
-            raise LibraryError("the rapidocr wheel holds no models; run: pip install -U rapidocr")
         self.models = {task: found[-1] for task, found in models.items()}
 
     @property
@@ -671,9 +669,7 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
                 if file not in known:
                     raise LibraryError(f"{where}: there is no file {file!r} in the sources")
-                decision = Decision(file, action, why.strip())
-                if decisions.setdefault(file, decision).action != action:
-                    raise LibraryError(f"{where}: {file!r} is kept on one line and dropped on another")
+                decisions[file] = Decision(file, action, why.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
     return list(decisions.values())
