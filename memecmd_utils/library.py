@@ -127,12 +127,10 @@ def descriptions(folder: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for file in DESCRIBED_IN:
         path = folder / file
-        if not path.is_file():
-            continue
         try:
             records = json.loads(path.read_text(encoding="utf-8-sig"))
             pairs = [(record["filename"].strip(), record["content"].split()) for record in records]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue
         for name, words in pairs:
             text = " ".join(words)  # of 5,745 real ones three are longer or shorter
@@ -166,8 +164,6 @@ WRAP = re.compile(f"(?<=[{DENSE}])\\s+(?=[{DENSE}“‘…—])|(?<=[”’…�
 
 
 class Line(NamedTuple):
-    """A line of text with its box in pixels."""
-
     text: str
     left: float
     top: float
@@ -293,9 +289,7 @@ def near_duplicate_groups(
     earliest of the input is kept and takes everything near it; what is near only to a dropped one stays.
     """
     plain = [normalise_text(text) for text in texts]
-    groups: dict[int, list[int]] = {}
-    dropped: set[int] = set()
-    doubtful = []
+    groups, dropped, doubtful = {}, set(), []
     for i, j, bits in close_pairs(hashes, max_distance):
         if bool(plain[i]) != bool(plain[j]) or (bits and not plain[i]):
             doubtful.append((i, j))
@@ -451,7 +445,7 @@ def _ocr_of_process() -> RapidOcr:
 
 
 class LibraryReport(NamedTuple):
-    """What `build_library` did, in files, and the tables and the page that it wrote."""
+    """Numbers of files, and the tables that `build_library` wrote."""
 
     found: int
     kept: int
@@ -554,12 +548,10 @@ def _read_all(
     limit = profile.library.max_memes or len(order)
     ocr_id = (ocr or RapidOcr()).ocr_id
     first_with: dict[str, str] = {}  # SHA-256 -> name
-    seen: list[Seen] = []
-    waiting = iter(order)
+    seen, waiting = [], iter(order)
     with tqdm(total=min(limit, len(order)), desc="memes", unit="meme") as bar:
         while part := list(islice(waiting, limit - len(seen))):  # what is rejected is made up for
-            todo: list[tuple[Candidate, str]] = []
-            jobs: list[Job] = []
+            todo, jobs = [], []
             for one in part:
                 try:
                     sha256 = hashlib.sha256(one.read()).hexdigest()

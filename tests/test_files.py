@@ -45,19 +45,6 @@ def test_jsonl_brings_any_text_back(tmp_path: Path, text: str) -> None:
     assert files.read_jsonl(path, Turn) == records
 
 
-def test_records_are_written_one_by_one_and_the_file_appears_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "x.jsonl"
-
-    def records():
-        yield turn("一")
-        assert not path.exists()
-        yield turn("二\u2028尾", turn=2)
-
-    files.write_jsonl(path, records())
-    assert files.read_jsonl(path, Turn) == [turn("一"), turn("二\u2028尾", turn=2)]
-    assert path.read_bytes().count(b"\n") == 2 and [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
-
-
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = turn().model_dump_json()
@@ -138,11 +125,8 @@ def test_what_a_user_can_mend_is_one_line() -> None:
     assert files.mendable_message(StageOutputError("mend this")) == "mend this"
     assert files.mendable_message(FileNotFoundError(2, "No such file", "a.csv")) == "a.csv: No such file"
     assert files.mendable_message(full) == "No space left on device"
-    group = ExceptionGroup("both", [StageOutputError("first"), full])
-    assert files.mendable_message(group) == "first"
     for error in (ValueError("a fault of the code"), ConnectionRefusedError(111, "refused"), OSError("odd")):
         assert files.mendable_message(error) is None
-        assert files.mendable_message(ExceptionGroup("both", [full, error])) is None
 
 
 # --- tables and pages
