@@ -225,11 +225,10 @@ def send_batch(run: runs.Run, stage: str) -> Iterator[str]:
     Nothing of the stage is kept. Answers are fetched by `fetch_batch` within a day or so, and the next run
     takes them from there. Raises `BatchError` while an earlier batch is under way.
     """
-    noted = _notes(run, stage)
+    backend, noted = _batches(run, stage)
     if noted.is_file():
         raise BatchError(f"a batch of {stage} is under way: `memecmd batch fetch {stage}` first")
     lines: dict[str, bytes] = {}
-    backend = _backend(run, stage)
 
     def collect(asked: OpenAIBackend, key: str, request: Request) -> None:
         if asked.endpoint == backend.endpoint:
@@ -281,10 +280,9 @@ async def _send(backend: OpenAIBackend, stage: str, lines: bytes) -> str:
 
 def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
     """Fetch the answers of the stage's batches that have ended; say how far the others are."""
-    noted, waiting = _notes(run, stage), []
+    (backend, noted), waiting = _batches(run, stage), []
     if not noted.is_file():
         raise BatchError(f"no batch of {stage} is under way: `memecmd batch send {stage}` sends one")
-    backend = _backend(run, stage)
     for name in json.loads(noted.read_text()):
         batch, lines = chat.run(_fetch(backend, name))
         counts = batch.request_counts
@@ -312,10 +310,7 @@ async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:
     return await backend.using(work)
 
 
-def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
-    """The endpoint that a stage asks; of several judges the first one's."""
-    return OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
-
-
-def _notes(run: runs.Run, stage: str) -> Path:
-    return models.inbox(run, stage).with_name(f"{stage}.json")
+def _batches(run: runs.Run, stage: str) -> tuple[OpenAIBackend, Path]:
+    """The endpoint that a stage asks (of several judges the first one's), and where its batches are noted."""
+    endpoint = run.endpoint("annotator" if stage == "annotation" else "judge")
+    return OpenAIBackend(endpoint), models.inbox(run, stage).with_name(f"{stage}.json")

@@ -174,7 +174,7 @@ def test_twins_side_by_side_are_asked_once(tmp_path: Path) -> None:
 
 
 def test_results_come_in_order_so_many_at_once_drawn_as_places_become_free() -> None:
-    running, most, begun = set(), [], []
+    running, most = set(), []
 
     async def one(n: int) -> int:
         running.add(n)
@@ -183,15 +183,8 @@ def test_results_come_in_order_so_many_at_once_drawn_as_places_become_free() -> 
         running.discard(n)
         return n
 
-    def work():
-        for n in range(20):
-            begun.append(n)
-            yield one(n)
-
-    kept: list[int] = []
     asking = Chat(ScriptedBackend([]), concurrency=4)
-    assert chat.run(asking.side_by_side(work(), keep=kept.append)) == []
-    assert kept == list(range(20)) and max(most) == 4
+    assert chat.run(asking.side_by_side(map(one, range(20)))) == list(range(20)) and max(most) == 4
 
 
 def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_recorded(tmp_path: Path) -> None:
@@ -208,17 +201,6 @@ def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_rec
         chat.run(asking.side_by_side([asking.ask(request(n), parse) for n in range(9)]))
     assert len(backend.requests) == 4 == len(store)
     assert chat.run(asking.side_by_side([asking.ask(request(0), parse)]))[0].replayed, "the chat goes on"
-
-
-def test_a_fault_of_the_caller_ends_it_too() -> None:
-    def keep(_: int) -> None:
-        raise OSError("disk full")
-
-    async def one() -> int:
-        return 1
-
-    with pytest.raises(OSError, match="disk full"):
-        chat.run(Chat(ScriptedBackend([])).side_by_side((one() for _ in range(9)), keep=keep))
 
 
 def test_run_works_inside_a_running_loop() -> None:

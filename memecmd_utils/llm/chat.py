@@ -9,7 +9,6 @@ import json
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -125,18 +124,14 @@ class Chat:
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
 
-    async def side_by_side(
-        self, work: Iterable[Awaitable[T]], keep: Callable[[T], Any] | None = None
-    ) -> list[T]:
+    async def side_by_side(self, work: Iterable[Awaitable[T]]) -> list[T]:
         """Await coroutines that ask this chat, `concurrency` of them at a time; results in their order.
 
-        `work` is drawn from as places become free, so a generator keeps memory flat; with `keep` each
-        result is handed over in order instead of being collected. On the first fault no further request
-        goes out, but those under way are waited for and recorded, because they are paid for.
+        `work` is drawn from as places become free. On the first fault no further request goes out, but those
+        under way are waited for and recorded, because they are paid for.
         """
-        results: list[T] = []
-        keep, work, places = keep or results.append, iter(work), asyncio.Semaphore(self.concurrency)
-        tasks: deque[asyncio.Task[T]] = deque()
+        tasks: list[asyncio.Task[T]] = []
+        work, places = iter(work), asyncio.Semaphore(self.concurrency)
 
         async def one(item: Awaitable[T]) -> T:
             try:
@@ -151,14 +146,10 @@ class Chat:
             while True:
                 await places.acquire()
                 self._stop_after_fault()
-                while tasks and tasks[0].done():
-                    keep(tasks.popleft().result())
                 if (item := next(work, None)) is None:
                     break
                 tasks.append(asyncio.ensure_future(one(item)))
-            while tasks:
-                keep(await tasks.popleft())
-            return results
+            return await asyncio.gather(*tasks)
         except Exception as error:
             self._fault = self._fault or error
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -179,16 +179,8 @@ def _visible(text: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """Take away quotes around the whole text, or one whose partner is missing; not those inside it."""
-    opening, closing = text[:1], text[-1:]
-    if opening in PAIRS and len(text) > 1:
-        partner = PAIRS[opening]
-        if closing == partner and partner not in text[1:-1]:
-            return text[1:-1].strip()
-        if partner not in text[1:]:
-            return text[1:].strip()
-    if closing in PAIRS.values():
-        opener = next(key for key, value in PAIRS.items() if value == closing)
-        if opener not in text[:-1]:
-            return text[:-1].strip()
+    """Take away quotes around the whole text; not those inside it."""
+    partner = PAIRS.get(text[:1])
+    if len(text) > 1 and text[-1] == partner and partner not in text[1:-1]:
+        return text[1:-1].strip()
     return text
