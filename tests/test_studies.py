@@ -266,25 +266,6 @@ def test_a_specification_ranks_by_its_own_choices(data, ranked) -> None:
             assert one.top1 == pytest.approx(scores.max(axis=1))
 
 
-def test_fitted_weights_are_the_best_on_the_other_half(data) -> None:
-    terms = data.terms("usem3", "none")
-    found = specification_curve.fitted_weights(data, terms)[specification_curve.FITTED]
-    values = ablation.ndcg_by_weights(terms, data)
-    for half in "ab":
-        fit = values[:, data.half[data.known] != half].mean(axis=1)
-        at = np.flatnonzero((np.round(found[half] * 7.5) == ablation.TENTHS).all(axis=1))[0]
-        assert fit[at] == pytest.approx(fit.max())
-
-
-def test_the_fixed_threshold_has_the_rate_of_its_gate() -> None:
-    data = made_turns.world(dialogues=30)
-    loud = np.random.default_rng(0).normal(0.6, 0.2, (4, len(data.asked)))
-    for own, fixed in specification_curve.open_gates(data, loud).values():
-        assert fixed.mean(axis=1) == pytest.approx(own.mean(axis=1), abs=0.09)
-    quiet, none = specification_curve.open_gates(data, loud - 5)["raw, paper's"]
-    assert not quiet.any() and not none.any()
-
-
 def test_the_measures_of_the_plan_and_no_embedder_measures_its_own_choice(data) -> None:
     found = {m.name: m for m in specification_curve.measures(data)}
     first, second = made_turns.GRADERS
@@ -308,17 +289,6 @@ def row_of(curve, claim, measure, **choices) -> pd.Series:
         rows = rows[rows[axis] == value]
     assert len(rows) == 1
     return rows.iloc[0]
-
-
-def test_each_claim_has_the_specifications_it_depends_on(curve) -> None:
-    """32 scorings x gates 3, K 2, readings of Random 2, measures 6, as far as the claim needs them."""
-    counts = curve.groupby("claim").size().to_dict()
-    assert counts == {1: 1152, 2: 2304, 3: 1152, 4: 192, 5: 2304, 6: 32, 7: 96}
-    assert not curve.duplicated(["claim", *specification_curve.CHOICES, "measure"]).any()
-    assert (curve[curve["claim"] == 1]["k"] == "–").all() and set(curve[curve["claim"] == 2]["k"]) == {
-        "3",
-        "5",
-    }
 
 
 @pytest.mark.parametrize(
