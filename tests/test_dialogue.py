@@ -16,7 +16,6 @@ from memecmd_utils import dialogue, files, runs
 from memecmd_utils.dialogue import (
     NEW_SCENARIO_TRIES,
     NoText,
-    Plan,
     broken_rules,
     generate,
     history_text,
@@ -128,12 +127,6 @@ def test_none_above_the_cap_ever_stands_and_the_others_go_on() -> None:
     assert [s.scenario_id for s in done] == ["R01-1", "R01-3"]
     assert [(lost.dialogue_id, lost.turn, lost.turns) for lost in failed] == [("role-R01-2", 1, [])]
     assert "too like '一' (cosine 0.900)" in failed[0].reason
-
-
-def names(made: Plan) -> list[str]:
-    """Dialogues in order: news, then the scenarios of each pair."""
-    role = [f"{pair.pair_id}-{k}" for pair, n in made.pairs for k in range(1, n + 1)]
-    return [item.news_id for item in made.news] + role
 
 
 def test_news_are_balanced_over_topics() -> None:
