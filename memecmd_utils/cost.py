@@ -77,7 +77,6 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         "scenario_details", fence=prompts.fence, pair=PAIR, scenario="一" * 30, **relation(PAIR)
     )
     per_scenario = len(details) * models.tokens_per_character
-    others = min(profile.evaluation.other_summaries, n_dialogues)
     summed_up, summaries = n_turns - 1, length(summary_request, 2)
     n_summaries = n_written * summed_up + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
@@ -99,10 +98,6 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         asked = _judge_calls(profile, judge, endpoint, n_dialogues, n_memes)
         name = f"05 judge {number + 1} ({judge.kind})"
         rows.append(estimate_row(name, spent, profile, judge.llm, endpoint, *asked, judge.local_model))
-    if others:
-        rows.append(
-            row("05b summary", "studies", "summary", others * summed_up, others * summaries, llm="local")
-        )
     return rows
 
 

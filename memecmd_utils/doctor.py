@@ -27,8 +27,6 @@ def models_asked(profile: Profile, templates: bool = False) -> list[tuple[runs.R
     if profile.models.llm != "authored":
         asked += [("generator", 0, profile.models.llm), ("annotator", 0, profile.models.llm)]
     asked += [("judge", number, judge.llm) for number, judge in enumerate(profile.evaluation.judges)]
-    if profile.evaluation.other_summaries:
-        asked.append(("summariser", 0, "local"))
     return [one for one in asked if one[0] == "annotator" or not templates]
 
 

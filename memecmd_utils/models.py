@@ -16,9 +16,6 @@ from memecmd_utils.local_model import LocalServer
 from memecmd_utils.runs import Role, Run
 from memecmd_utils.settings import Endpoint, Profile
 
-SCORING: tuple[Role, ...] = ("judge", "summariser")
-"""Who measures a dataset that is there without them: a run can go on without their answers."""
-
 
 def spent(run: Run) -> Spent:
     """What a run has spent so far, in all its processes; Dask's workers count with the run they work for."""
@@ -49,7 +46,8 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         store = run.recordings(stage) if backend.recordable else None
         if store is not None:
             stack.enter_context(store.writing())
-        strict = run.strict or role not in SCORING
+        # Judges measure a data set that is there without them: a run can go on without their answers.
+        strict = run.strict or role != "judge"
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         usage = run.counted.setdefault(name, Usage())
         chat = Chat(backend, store, run.profile.models.mode, at_once, caps, strict, usage)
@@ -72,8 +70,6 @@ def _model(
     if role == "judge":
         llm = profile.evaluation.judges[number].llm
         local_model = profile.evaluation.judges[number].local_model or local_model
-    elif role == "summariser":
-        llm = "local"  # the study compares a small model's summaries with the run's own
     if llm == "authored":
         return AuthoredBackend(authored.texts()), profile.models.concurrency, None
     replays = profile.models.mode == "recorded"
