@@ -193,16 +193,11 @@ def summary_text(run: str) -> str:
 
 def real_usage(run: str) -> Iterator[str]:
     """A line per stage that spoke to a model."""
-    for stage, used in usage.usage_of(paths.processed / run):
-        if used["source"] == "authored":
-            yield f"  {stage}: {used['calls']} authored texts, no model asked"
-            continue
-        again = usage.counts_in_words(used["retries"])
-        yield (
-            f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
-            f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
-            f"{usage.counts_in_words(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
-        )
+    line = (
+        "  {stage}: {source}; {calls} calls, {replayed} replayed, {tokens in} tokens in, {tokens out} out, "
+        "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
+    )
+    yield from (line.format(**row) for row in usage.outcome_rows(paths.processed / run))
     vectors = Spent(paths.processed / run / "usage" / "spent.jsonl").rows.get((TASK, TASK))
     if vectors:
         yield f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"

@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 from memecmd_utils import drawing, models, runs
 from memecmd_utils import local_model as local
@@ -20,13 +19,6 @@ from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_se
 
 class NotReady(MemecmdError, RuntimeError):
     """Something that a later stage needs is missing; the message names all of it, each with what to do."""
-
-
-class Check(NamedTuple):
-    """One line: `ok`, `info` (optional and absent) or `fail`."""
-
-    state: str
-    text: str
 
 
 def models_asked(profile: Profile, templates: bool = False) -> list[tuple[runs.Role, int, str]]:
@@ -81,34 +73,33 @@ def check(profile: Profile, templates: bool = False) -> None:
         raise NotReady("\n- ".join(head + missing))
 
 
-def checks(profile_name: str, settings: str) -> Iterator[Check]:
-    """Yield all checks of this machine for a profile."""
-    yield Check("ok", f"Python {platform.python_version()}")
-    yield Check("ok", f"Chinese font: {drawing.cjk_font_path().name}")
+def _checks(profile_name: str, settings: str) -> Iterator[tuple[str, str]]:
+    """A sign (`[--]` for what is optional and absent) and what was found, of each check."""
+    yield "[OK]", f"Python {platform.python_version()}"
+    yield "[OK]", f"Chinese font: {drawing.cjk_font_path().name}"
     if changed := authored.changed_texts():
-        yield Check("fail", f"example texts differ from their frozen hashes: {', '.join(changed)}")
+        yield "[FAIL]", f"example texts differ from their frozen hashes: {', '.join(changed)}"
     else:
-        yield Check("ok", "example texts as frozen")
+        yield "[OK]", "example texts as frozen"
     try:
         profile = load_profile(profile_name, parse_settings(settings))
     except ProfileError as error:
-        yield Check("fail", str(error))
+        yield "[FAIL]", str(error)
         return
-    yield Check("ok", f"profile {profile.name}: llm={profile.models.llm}, mode={profile.models.mode}")
+    yield "[OK]", f"profile {profile.name}: llm={profile.models.llm}, mode={profile.models.mode}"
     if profile.models.mode == "recorded":
         for model in local_models(profile):
             ready = not local.missing(model)
-            yield Check("ok" if ready else "info", f"local model {model} (only live runs need it)")
+            yield "[OK]" if ready else "[--]", f"local model {model} (only live runs need it)"
     ends = profile.models.endpoints
     for name in sorted({endpoint.key_env for endpoint in (ends.generator, *ends.judges)}):
         is_set = bool(os.environ.get(name))
-        yield Check("ok" if is_set else "info", f"key in ${name}: {'set' if is_set else 'not set'}")
+        yield "[OK]" if is_set else "[--]", f"key in ${name}: {'set' if is_set else 'not set'}"
     for lack in lacks(profile):
-        yield Check("fail", lack)
+        yield "[FAIL]", lack
 
 
 def report(profile_name: str, settings: str) -> tuple[str, bool]:
     """All checks as text, and whether none failed."""
-    rows = list(checks(profile_name, settings))
-    signs = {"ok": "[OK]  ", "info": "[--]  ", "fail": "[FAIL]"}
-    return "\n".join(f"{signs[row.state]} {row.text}" for row in rows), all(r.state != "fail" for r in rows)
+    rows = list(_checks(profile_name, settings))
+    return "\n".join(f"{sign:<6} {found}" for sign, found in rows), all(sign != "[FAIL]" for sign, _ in rows)

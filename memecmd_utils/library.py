@@ -164,6 +164,8 @@ WRAP = re.compile(f"(?<=[{DENSE}])\\s+(?=[{DENSE}“‘…—])|(?<=[”’…�
 
 
 class Line(NamedTuple):
+    """A line of text with its box in pixels."""
+
     text: str
     left: float
     top: float

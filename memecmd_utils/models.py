@@ -7,7 +7,7 @@ from pathlib import Path
 from memecmd_utils import files
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.authored import AuthoredBackend
-from memecmd_utils.llm.budget import Budget, Spent
+from memecmd_utils.llm.budget import Budget, Spent, tokens_per_image
 from memecmd_utils.llm.chat import Chat, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
@@ -29,7 +29,7 @@ def budget(run: Run, stage: str, endpoint: Endpoint, reads_only: bool = False) -
     `reads_only`: the endpoint writes nothing, so its price for that need not be known.
     """
     knobs, usd = run.profile.models, prices(endpoint, run.profile, reads_only)
-    return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, endpoint.tokens_per_image)
+    return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, tokens_per_image(endpoint))
 
 
 def inbox(run: Run, stage: str) -> Path:

@@ -213,7 +213,7 @@ def test_run_works_inside_a_running_loop() -> None:
     assert chat.run(inner()) == "MainThread" and asyncio.run(notebook()).startswith("memecmd-async")
 
 
-def test_the_bar_says_speed_money_and_trouble(capsys, monkeypatch, tmp_path: Path) -> None:
+def test_the_bar_says_money_and_trouble(capsys, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MEMECMD_TERMINAL", str(tmp_path / "tty"))
     replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
     asking = Chat(ScriptedBackend(replies_), budget=Budget(max_usd=9, usd_out=4))
@@ -221,7 +221,7 @@ def test_the_bar_says_speed_money_and_trouble(capsys, monkeypatch, tmp_path: Pat
         chat.run(asking.ask(request(), parse))
         bar.update()
     shown = (tmp_path / "tty").read_text(encoding="utf-8")
-    assert "turns: 100%" in shown and "tokens/s · $" in shown and "of $9.00 · 1 tried again" in shown
+    assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown
 
 
 # --- replies ------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import inspect
 import json
 import math
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -349,14 +348,13 @@ def run(work: Awaitable[T]) -> T:
 
 
 class Progress:
-    """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it."""
+    """A progress bar for what asks `chat`, with money and what was tried again beside it."""
 
     def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:
         import tqdm
         import tqdm.auto  # looks for widgets, which takes a while
 
-        self.chat, self._begun, self._tokens_before = chat, time.monotonic(), chat.usage.tokens_out
-        kind, options = tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
+        self.chat, kind, options = chat, tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
         if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
             kind, options = tqdm.tqdm, {**options, "file": Path(terminal).open("w")}  # noqa: SIM115
         self._bar = kind(**options)
@@ -371,8 +369,6 @@ class Progress:
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""
         usage, budget, parts = self.chat.usage, self.chat.budget, []
-        if tokens := usage.tokens_out - self._tokens_before:
-            parts.append(f"{tokens / max(time.monotonic() - self._begun, 1.0):,.0f} tokens/s")
         if (usd := budget.spent.total("usd")) or budget.max_usd:
             parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))
         if usage.retries:
