@@ -77,7 +77,6 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         "scenario_details", fence=prompts.fence, pair=PAIR, scenario="一" * 30, **relation(PAIR)
     )
     per_scenario = len(details) * models.tokens_per_character
-    others = min(profile.evaluation.other_summaries, n_dialogues)
     summed_up, summaries = n_turns - 1, length(summary_request, 2)
     n_summaries = n_written * summed_up + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
@@ -99,10 +98,6 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         asked = _judge_calls(profile, judge, endpoint, n_dialogues, n_memes)
         name = f"05 judge {number + 1} ({judge.kind})"
         rows.append(estimate_row(name, spent, profile, judge.llm, endpoint, *asked, judge.local_model))
-    if others:
-        rows.append(
-            row("05b summary", "studies", "summary", others * summed_up, others * summaries, llm="local")
-        )
     return rows
 
 
@@ -198,16 +193,11 @@ def summary_text(run: str) -> str:
 
 def real_usage(run: str) -> Iterator[str]:
     """A line per stage that spoke to a model."""
-    for stage, used in usage.usage_of(paths.processed / run):
-        if used["source"] == "authored":
-            yield f"  {stage}: {used['calls']} authored texts, no model asked"
-            continue
-        again = usage.counts_in_words(used["retries"])
-        yield (
-            f"  {stage}: {used['source']}; {used['calls']} calls, {used['replayed']} replayed, "
-            f"{used['tokens_in']} tokens in, {used['tokens_out']} out, ${used['usd']:.2f}; "
-            f"{usage.counts_in_words(used['outcomes'])}" + (f"; tried again: {again}" if again else "")
-        )
+    line = (
+        "  {stage}: {source}; {calls} calls, {replayed} replayed, {tokens in} tokens in, {tokens out} out, "
+        "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
+    )
+    yield from (line.format(**row) for row in usage.outcome_rows(paths.processed / run))
     vectors = Spent(paths.processed / run / "usage" / "spent.jsonl").rows.get((TASK, TASK))
     if vectors:
         yield f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
@@ -230,11 +220,10 @@ def send_batch(run: runs.Run, stage: str) -> Iterator[str]:
     Nothing of the stage is kept. Answers are fetched by `fetch_batch` within a day or so, and the next run
     takes them from there. Raises `BatchError` while an earlier batch is under way.
     """
-    noted = _notes(run, stage)
+    backend, noted = _batches(run, stage)
     if noted.is_file():
         raise BatchError(f"a batch of {stage} is under way: `memecmd batch fetch {stage}` first")
     lines: dict[str, bytes] = {}
-    backend = _backend(run, stage)
 
     def collect(asked: OpenAIBackend, key: str, request: Request) -> None:
         if asked.endpoint == backend.endpoint:
@@ -286,10 +275,9 @@ async def _send(backend: OpenAIBackend, stage: str, lines: bytes) -> str:
 
 def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
     """Fetch the answers of the stage's batches that have ended; say how far the others are."""
-    noted, waiting = _notes(run, stage), []
+    (backend, noted), waiting = _batches(run, stage), []
     if not noted.is_file():
         raise BatchError(f"no batch of {stage} is under way: `memecmd batch send {stage}` sends one")
-    backend = _backend(run, stage)
     for name in json.loads(noted.read_text()):
         batch, lines = chat.run(_fetch(backend, name))
         counts = batch.request_counts
@@ -317,10 +305,7 @@ async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:
     return await backend.using(work)
 
 
-def _backend(run: runs.Run, stage: str) -> OpenAIBackend:
-    """The endpoint that a stage asks; of several judges the first one's."""
-    return OpenAIBackend(run.endpoint("annotator" if stage == "annotation" else "judge"))
-
-
-def _notes(run: runs.Run, stage: str) -> Path:
-    return models.inbox(run, stage).with_name(f"{stage}.json")
+def _batches(run: runs.Run, stage: str) -> tuple[OpenAIBackend, Path]:
+    """The endpoint that a stage asks (of several judges the first one's), and where its batches are noted."""
+    endpoint = run.endpoint("annotator" if stage == "annotation" else "judge")
+    return OpenAIBackend(endpoint), models.inbox(run, stage).with_name(f"{stage}.json")

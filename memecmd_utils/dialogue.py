@@ -87,34 +87,30 @@ def choose_news(items: Sequence[schemas.NewsItem], n: int) -> list[schemas.NewsI
 
 def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
     """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
-    topic = TOPIC_NAMES[item.topic]
-    return schemas.ColdStart(
-        dialogue_id=f"news-{item.news_id}",
-        kind="news",
-        ref=item.news_id,
-        title=item.title,
-        name_a="甲",
-        name_b="乙",
-        context=prompts.render("context_news", topic=topic, title=item.title, text=item.text),
-        brief=prompts.render("brief_news", topic=topic, title=item.title),
-        source=item.source,
-        prompt_sha256=prompts.prompt_sha256("context_news"),
-    )
+    values = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
+    return _cold_start("news", item.news_id, item.title, ("甲", "乙"), item.source, values)
 
 
 def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas.ColdStart:
     """f_role (Eq. 9): both roles and the scene become a dialogue's context."""
+    values, names = {"s": scenario, "pair": pair}, (pair.role_a, pair.role_b)
+    return _cold_start("role", scenario.scenario_id, scenario.scenario, names, scenario.source, values)
+
+
+def _cold_start(
+    kind: schemas.Kind, ref: str, title: str, names: tuple[str, str], source: str, values: dict[str, Any]
+) -> schemas.ColdStart:
     return schemas.ColdStart(
-        dialogue_id=f"role-{scenario.scenario_id}",
-        kind="role",
-        ref=scenario.scenario_id,
-        title=scenario.scenario,
-        name_a=pair.role_a,
-        name_b=pair.role_b,
-        context=prompts.render("context_role", s=scenario, pair=pair),
-        brief=prompts.render("brief_role", s=scenario, pair=pair),
-        source=scenario.source,
-        prompt_sha256=prompts.prompt_sha256("context_role"),
+        dialogue_id=f"{kind}-{ref}",
+        kind=kind,
+        ref=ref,
+        title=title,
+        name_a=names[0],
+        name_b=names[1],
+        context=prompts.render(f"context_{kind}", **values),
+        brief=prompts.render(f"brief_{kind}", **values),
+        source=source,
+        prompt_sha256=prompts.prompt_sha256(f"context_{kind}"),
     )
 
 
@@ -145,8 +141,7 @@ async def write_scenarios(
     One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
     left out after `NEW_SCENARIO_TRIES`.
     """
-    done: list[schemas.Scenario] = []
-    failed: list[schemas.Unfinished] = []
+    done, failed = [], []
     cap = profile.dialogue.scenario_similarity_cap
     for name in (f"{pair.pair_id}-{number}" for number in range(1, n + 1)):
         seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
@@ -168,8 +163,7 @@ async def _new_scene(
     pair: schemas.RolePair, name: str, earlier: list[str], chat: Chat, encode: Encode, cap: float, seed: int
 ) -> tuple[dict[str, Any], str]:
     """A scenario with its cosine to the nearest `earlier` one, which is at most `cap`; and who wrote it."""
-    correction: list[Message] = []
-    reason = ""
+    correction, reason = [], ""
     for sample in range(NEW_SCENARIO_TRIES):
         request = _scenario_request("scenario", name, schemas.ScenarioReply, seed, pair, earlier=earlier)
         messages = [*request.messages, *correction]
@@ -260,13 +254,11 @@ def _request(
     sampling: Sampling,
     schema: type[BaseModel] | None = None,
 ) -> Request:
-    # System text, worked examples and history come first and are the same for both agents and the summary
-    # agent, so an endpoint can reuse the growing prefix; what differs stands last. The examples are
+    # What all agents share comes first, so that an endpoint can reuse the growing prefix. The examples are
     # messages of their own: a small model takes one inside the prompt for a part of the chat.
     turn = len(earlier) + 1
-    speaker, other = start.name_a, start.name_b
-    if speaker_of(turn) == "B":
-        speaker, other = other, speaker
+    names = (start.name_a, start.name_b)
+    speaker, other = names if speaker_of(turn) == "A" else names[::-1]
     text = prompts.render(
         prompt,
         fence=prompts.fence,
@@ -327,21 +319,20 @@ async def utter(
     request = utterance_request(start, earlier, profile)
     names = (start.name_a, start.name_b)
 
+    authored = chat.backend.source == "authored"  # its text stands as it was written, also in quotes
+
     def parse(reply: Reply) -> str:
-        # Authored text stands as it was written, also in quotes.
-        authored = chat.backend.source == "authored"
         text = reply.text if authored else replies.utterance_text(reply, names)
         if not bare(text):
             raise UnusableReply("空的回复")
-        broken = broken_rules(text, earlier, profile.dialogue.max_utterance_chars, names)
-        if broken:
+        if broken := broken_rules(text, earlier, profile.dialogue.max_utterance_chars, names):
             raise BrokenRules(text, list(broken), sum(broken.values()))
         return text
 
     answer = await chat.ask(request, parse)
     if answer.value is None:
         raise NoText(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
-    gloss = glosses.get(request.subject, "") if answer.source == "authored" else ""
+    gloss = glosses.get(request.subject, "") if authored else ""
     about = _about(request, answer, profile, f"utterance_{phase_of(len(earlier) + 1)}")
     return schemas.Turn(text=answer.value, gloss=gloss, violations=answer.violations, **about)
 
@@ -361,15 +352,9 @@ async def summarise(
 
 def _about(request: Request, answer: Answer, profile: Profile, prompt: str) -> dict[str, Any]:
     """Turn, speaker and provenance of what was said."""
-    turn = int(request.subject.rpartition("/")[2])
-    return {
-        "turn": turn,
-        "speaker": speaker_of(turn),
-        "source": answer.source,
-        "profile": profile.name,
-        "prompt_sha256": prompts.prompt_sha256(*SHARED_PROMPTS, prompt),
-        "seed": request.seed,
-    }
+    turn, digest = int(request.subject.rpartition("/")[2]), prompts.prompt_sha256(*SHARED_PROMPTS, prompt)
+    place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name, "seed": request.seed}
+    return {**place, "source": answer.source, "prompt_sha256": digest}
 
 
 async def talk(
@@ -380,16 +365,10 @@ async def talk(
     u_t and the summary for t both need turns 1..t-1 only, so they run side by side; u_{t+1} does not wait
     for the summary, which is the longer text.
     """
-    turns: list[schemas.Turn] = []
-    summaries: list[asyncio.Task[schemas.Summary]] = []
-    reason = ""
+    turns, summaries, reason = [], [], ""
     try:
         while len(turns) < profile.dialogue.n_turns and not reason:
-            earlier = [turn.text for turn in turns]
-            for task in summaries:
-                if task.done():
-                    task.result()  # a fault ends the dialogue now, not at its last turn
-            if earlier:
+            if earlier := [turn.text for turn in turns]:
                 summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
             try:
                 turns.append(await utter(start, earlier, chat, profile, glosses))
@@ -437,8 +416,7 @@ async def generate(
     any complete dialogue raises `NoText`.
     """
     given = {dialogue.dialogue_id: dialogue for dialogue in own}
-    turns_of = {name: len(dialogue.turns) for name, dialogue in given.items()}
-    n_turns = sum(turns_of.get(start.dialogue_id, profile.dialogue.n_turns) for start in starts)
+    n_turns = (len(starts) - len(own)) * profile.dialogue.n_turns + sum(len(one.turns) for one in own)
     with Progress(chat, n_turns, "turns", "turn") as bar:
         work = (
             sum_up(given[start.dialogue_id], start, chat, profile, bar)

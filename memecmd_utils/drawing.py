@@ -712,7 +712,7 @@ def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[s
     """One of the four texts of several memes without their pictures, each under its label."""
     given = [*labels, *[""] * (len(annotations) - len(labels))]
     sides = [{field: (label, MEME_SIDE[field][1])} for label in given]
-    pairs = zip(annotations, sides, strict=True)
+    pairs = zip(annotations, sides, strict=False)  # of a small library there may be fewer than labels
     return _display(
         parts().styles(), parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)])
     )

@@ -115,25 +115,19 @@ def meme_words(meme: Meme) -> str:
 
 
 def open_scorer(run: Run, memes: Mapping[str, Meme]) -> Scorer:
-    """What measures consistency in a run: Chinese-CLIP, or the embedder that chose no meme."""
-    if run.profile.evaluation.consistency == "cn_clip":
-        return clip_scorer(run, memes)
-    return TextScorer(run.embedder(run.profile.models.consistency_embedder), run.embedder_name())
-
-
-def clip_scorer(run: Run, memes: Mapping[str, Meme]) -> embedders.ChineseClipScorer:
-    """Chinese-CLIP on the run's pictures; its vectors are recorded beside those of the embedders."""
-    files, profile = meme_files(run, memes), run.profile
+    """What measures consistency: Chinese-CLIP on the pictures, or the embedder that chose no meme."""
+    models = run.profile.models
+    if run.profile.evaluation.consistency == "text":
+        return TextScorer(run.embedder(models.consistency_embedder), run.embedder_name())
+    files, folder = meme_files(run, memes), paths.interim / "clip"
     # A relative path counts from the project's root: notebooks run in a folder of their own.
-    checkpoint = paths.root / profile.models.clip_checkpoint if profile.models.clip_checkpoint else None
-    folder = paths.interim / "clip"
-    here = embedders.weights_file(profile.models.clip_model, folder, checkpoint).is_file()
+    checkpoint = paths.root / models.clip_checkpoint if models.clip_checkpoint else None
     # A replay computes what is not recorded, but fetches no weights for it.
-    mode = run.vector_mode if here else profile.models.mode
-    write_dir = None if mode == "recorded" else run.write_dir
+    here = embedders.weights_file(models.clip_model, folder, checkpoint).is_file()
+    mode = run.vector_mode if here else models.mode
     return embedders.ChineseClipScorer(
-        profile.models.clip_model, lambda meme: files[meme.meme_id], folder, checkpoint, run.read_dirs,
-        write_dir, mode, run.folder,
+        models.clip_model, lambda meme: files[meme.meme_id], folder, checkpoint, run.read_dirs,
+        None if mode == "recorded" else run.write_dir, mode, run.folder,
     )  # fmt: skip
 
 

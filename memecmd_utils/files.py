@@ -11,7 +11,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,11 +30,7 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def find_root() -> Path:
-    """Project root: `MEMECMD_ROOT` if set, else the nearest folder above that holds the notebooks.
-
-    The package is installed in editable mode, so its own location is the first place to look;
-    the working directory serves a package that was installed as a wheel beside a checkout.
-    """
+    """Project root: `MEMECMD_ROOT` if set, else the nearest folder above that holds the notebooks."""
     if os.environ.get("MEMECMD_ROOT"):
         return Path(os.environ["MEMECMD_ROOT"]).resolve()
     for folder in (Path(__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents):
@@ -73,18 +69,10 @@ LIVE_PACKAGES = ("openai", "httpx2", "feedparser", "bs4", "protego")
 
 
 class MemecmdError(Exception):
-    """A fault that a user can mend: the message says what to do, so nobody needs the traceback.
-
-    Every class of errors of this kind derives from it, beside a built-in one where that fits.
-    """
+    """A fault that a user can mend: the message says what to do, so nobody needs the traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows below a cell that raised it; after `%xmode Verbose` the traceback."""
-        from IPython import get_ipython
-
-        shell = get_ipython()
-        if shell is not None and shell.InteractiveTB.mode == "Verbose":
-            return shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        """What IPython shows below a cell that raised it."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -100,11 +88,8 @@ def mendable_message(error: BaseException) -> str | None:
     """The one line that a user needs of an error; None for an error of the code, which needs its traceback.
 
     One line is enough for a `MemecmdError` and for a path that the system refuses (no such file, no
-    permission, disk full). A group of such errors has the line of its first.
+    permission, disk full).
     """
-    if isinstance(error, BaseExceptionGroup):
-        messages = [mendable_message(inner) for inner in error.exceptions]
-        return None if None in messages else messages[0]
     if isinstance(error, MemecmdError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -150,7 +135,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success fsync it and rename it over `target`.
 
     A reader sees the old file or the new one, never half of either. On an exception the
-    temporary file is removed and `target` stays as it was. An `OSError` of writing names `target`.
+    temporary file is removed and `target` stays as it was.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part{target.suffix}")
@@ -159,11 +144,6 @@ def atomic_path(target: Path) -> Iterator[Path]:
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
         part.replace(target)
-    except OSError as error:
-        # A full disk names no file, and nobody knows the temporary one.
-        if error.errno is not None and error.filename in (None, str(part)):
-            error.filename, error.filename2 = str(target), None
-        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -189,9 +169,6 @@ def guarded(text: str) -> str:
     """A cell that no spreadsheet takes for a formula: `'` before what begins with =, +, -, @, tab or CR.
 
     The forms do the same in the browser (`html/guarded.js.j2`). `unguarded` gives the text back.
-
-    >>> [guarded(text) for text in ("=1+1.png", "'=1", "1-2", "'t")]
-    ["'=1+1.png", "''=1", '1-2', "'t"]
     """
     return f"'{text}" if _FORMULA.match(text) else text
 
@@ -213,14 +190,14 @@ def write_csv(target: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     return target
 
 
-def write_frame(target: Path, frame: "pd.DataFrame", float_format: str | None = "%.6f") -> None:
+def write_frame(target: Path, frame: "pd.DataFrame") -> None:
     """Write a table as CSV without its index, texts `guarded`; a sign alone stays as it is."""
 
     def cell(value: Any) -> Any:
         return guarded(value) if isinstance(value, str) and len(value) > 1 else value
 
     safe = frame.apply(lambda column: column.map(cell) if column.dtype.kind not in "biuf" else column)
-    write_text(target, safe.to_csv(index=False, float_format=float_format, lineterminator="\n"))
+    write_text(target, safe.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 # --- records: JSON Lines and Parquet
@@ -311,15 +288,14 @@ def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else " ".join(str(value).splitlines())
 
 
-def markdown(table: "pd.DataFrame", right: Collection[str] = ()) -> str:
-    """A GitHub-style table; `right` names the columns that are aligned to the right."""
+def markdown(table: "pd.DataFrame") -> str:
+    """A GitHub-style table."""
 
     def cell(value: Any) -> str:
         # Markdown lets HTML through and makes links and pictures; our own <u> and ** stay.
         return re.sub(r"\\<(/?u)\\?>", r"<\1>", MARKDOWN_SIGNS.sub(r"\\\g<0>", _cell(value)))
 
-    rules = ("---:" if name in right else "---" for name in table.columns)
-    lines = ["| " + " | ".join(table.columns) + " |", "|" + "|".join(rules) + "|"]
+    lines = ["| " + " | ".join(table.columns) + " |", "|" + "---|" * len(table.columns)]
     lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in table.itertuples(index=False)]
     return "\n".join(lines) + "\n"
 

@@ -708,12 +708,12 @@ def splits_of_run(
     return [own, later] if later else [own]
 
 
-def untouched_split(example: Split, folder: Path | None = None) -> Split | None:
+def untouched_split(example: Split) -> Split | None:
     """The split that no model has seen: new dialogues, and new memes beside the example's.
 
     None where it is not graded, or where the run has another library than the example's.
     """
-    folder = folder or paths.example / UNTOUCHED
+    folder = paths.example / UNTOUCHED
     truth, known = load_truth(folder), {row.meme_id for row in example_memes()}
     if not truth.grades or not known <= set(example.memes):
         return None

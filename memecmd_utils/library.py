@@ -127,12 +127,10 @@ def descriptions(folder: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for file in DESCRIBED_IN:
         path = folder / file
-        if not path.is_file():
-            continue
         try:
             records = json.loads(path.read_text(encoding="utf-8-sig"))
             pairs = [(record["filename"].strip(), record["content"].split()) for record in records]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue
         for name, words in pairs:
             text = " ".join(words)  # of 5,745 real ones three are longer or shorter
@@ -185,8 +183,6 @@ class RapidOcr:
         self.threads = threads or min(4, cores())
         content = [Path(str(file.locate())) for file in metadata.files("rapidocr") or []]
         models = {task: sorted(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")}
-        if not all(models.values()):
-            raise LibraryError("the rapidocr wheel holds no models; run: pip install -U rapidocr")
         self.models = {task: found[-1] for task, found in models.items()}
 
     @property
@@ -293,9 +289,7 @@ def near_duplicate_groups(
     earliest of the input is kept and takes everything near it; what is near only to a dropped one stays.
     """
     plain = [normalise_text(text) for text in texts]
-    groups: dict[int, list[int]] = {}
-    dropped: set[int] = set()
-    doubtful = []
+    groups, dropped, doubtful = {}, set(), []
     for i, j, bits in close_pairs(hashes, max_distance):
         if bool(plain[i]) != bool(plain[j]) or (bits and not plain[i]):
             doubtful.append((i, j))
@@ -451,7 +445,7 @@ def _ocr_of_process() -> RapidOcr:
 
 
 class LibraryReport(NamedTuple):
-    """What `build_library` did, in files, and the tables and the page that it wrote."""
+    """Numbers of files, and the tables that `build_library` wrote."""
 
     found: int
     kept: int
@@ -554,12 +548,10 @@ def _read_all(
     limit = profile.library.max_memes or len(order)
     ocr_id = (ocr or RapidOcr()).ocr_id
     first_with: dict[str, str] = {}  # SHA-256 -> name
-    seen: list[Seen] = []
-    waiting = iter(order)
+    seen, waiting = [], iter(order)
     with tqdm(total=min(limit, len(order)), desc="memes", unit="meme") as bar:
         while part := list(islice(waiting, limit - len(seen))):  # what is rejected is made up for
-            todo: list[tuple[Candidate, str]] = []
-            jobs: list[Job] = []
+            todo, jobs = [], []
             for one in part:
                 try:
                     sha256 = hashlib.sha256(one.read()).hexdigest()
@@ -679,9 +671,7 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
                     raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
                 if file not in known:
                     raise LibraryError(f"{where}: there is no file {file!r} in the sources")
-                decision = Decision(file, action, why.strip())
-                if decisions.setdefault(file, decision).action != action:
-                    raise LibraryError(f"{where}: {file!r} is kept on one line and dropped on another")
+                decisions[file] = Decision(file, action, why.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
     return list(decisions.values())

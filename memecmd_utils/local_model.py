@@ -69,14 +69,12 @@ def weights_path(name: str) -> Path:
     return cache / "memecmd" / f"{name}.gguf"
 
 
-def missing(name: str, live: bool = True) -> list[str]:
-    """What of a model is not here, each with what to do; of a replay (not `live`) only its name is needed."""
+def missing(name: str) -> list[str]:
+    """What of a model is not here, each with what to do."""
     try:
         size, path = find(name).size, own_file() or weights_path(name)
     except LocalModelError as error:
         return [str(error)]
-    if not live:
-        return []
     lacking = [] if util.find_spec("xllamacpp") else ["the engine xllamacpp is"]
     # By its size: reading a gigabyte at each start takes seconds.
     if not own_file() and not (path.is_file() and path.stat().st_size == size):

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from memecmd_utils import files
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.authored import AuthoredBackend
-from memecmd_utils.llm.budget import Budget, Spent
+from memecmd_utils.llm.budget import Budget, Spent, tokens_per_image
 from memecmd_utils.llm.chat import Chat, read_inbox
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.messages import Backend, EndpointError
@@ -16,19 +15,6 @@ from memecmd_utils.llm.usage import Usage
 from memecmd_utils.local_model import LocalServer
 from memecmd_utils.runs import Role, Run
 from memecmd_utils.settings import Endpoint, Profile
-
-SCORING: tuple[Role, ...] = ("judge", "summariser")
-"""Who measures a dataset that is there without them: a run can go on without their answers."""
-
-
-class Model(NamedTuple):
-    """Who answers, how many requests at a time it is asked, and what it may cost."""
-
-    backend: Backend
-    at_once: int
-    budget: Budget | None = None
-    recorded: bool = True
-    """Whether its answers are looked up in, and added to, recordings."""
 
 
 def spent(run: Run) -> Spent:
@@ -43,7 +29,7 @@ def budget(run: Run, stage: str, endpoint: Endpoint, reads_only: bool = False) -
     `reads_only`: the endpoint writes nothing, so its price for that need not be known.
     """
     knobs, usd = run.profile.models, prices(endpoint, run.profile, reads_only)
-    return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, endpoint.tokens_per_image)
+    return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, tokens_per_image(endpoint))
 
 
 def inbox(run: Run, stage: str) -> Path:
@@ -56,15 +42,15 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
     """Open the model of a role with its recordings of `stage` and caps; counts are written at the end."""
     name = stage if number == 0 else f"{stage}-{number + 1}"
     with ExitStack() as stack:
-        model = _model(run, role, number, name, stack)
-        store = run.recordings(stage) if model.recorded else None
+        backend, at_once, caps = _model(run, role, number, name, stack)
+        store = run.recordings(stage) if backend.recordable else None
         if store is not None:
             stack.enter_context(store.writing())
-        strict = run.strict or role not in SCORING
+        # Judges measure a data set that is there without them: a run can go on without their answers.
+        strict = run.strict or role != "judge"
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         usage = run.counted.setdefault(name, Usage())
-        mode = run.profile.models.mode
-        chat = Chat(model.backend, store, mode, model.at_once, model.budget, strict, usage)
+        chat = Chat(backend, store, run.profile.models.mode, at_once, caps, strict, usage)
         chat.inbox, chat.collect = read_inbox(inbox(run, stage)), run.collect
         stack.callback(_note_counts, run, name, chat)
         yield chat
@@ -72,26 +58,29 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
             run.note_used(stage, store.used_keys)
 
 
-def _model(run: Run, role: Role, number: int, name: str, stack: ExitStack) -> Model:
-    """Who answers for a role: authored texts, a local server that `stack` stops, an endpoint."""
+def _model(
+    run: Run, role: Role, number: int, name: str, stack: ExitStack
+) -> tuple[Backend, int, Budget | None]:
+    """Who answers for a role, how many requests at a time it is asked, and what it may cost.
+
+    Authored texts, a local server that `stack` stops, or an endpoint.
+    """
     profile = run.profile
     llm, local_model = profile.models.llm, profile.models.local_model
     if role == "judge":
         llm = profile.evaluation.judges[number].llm
         local_model = profile.evaluation.judges[number].local_model or local_model
-    elif role == "summariser":
-        llm = "local"  # the study compares a small model's summaries with the run's own
     if llm == "authored":
-        return Model(AuthoredBackend(authored.texts()), profile.models.concurrency, recorded=False)
+        return AuthoredBackend(authored.texts()), profile.models.concurrency, None
     replays = profile.models.mode == "recorded"
     if llm == "local":
         at_once = min(profile.models.concurrency, 2)
         server = LocalServer(local_model, at_once, threads=profile.models.local_threads)
         local = (server if replays else stack.enter_context(server)).backend()
-        return Model(local, at_once, budget(run, name, local.endpoint))
+        return local, at_once, budget(run, name, local.endpoint)
     endpoint = run.endpoint(role, number)
     remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
-    return Model(remote, profile.models.concurrency, budget(run, name, endpoint))
+    return remote, profile.models.concurrency, budget(run, name, endpoint)
 
 
 def _note_counts(run: Run, name: str, chat: Chat) -> None:

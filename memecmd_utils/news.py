@@ -199,9 +199,7 @@ def read_feed(feed: Feed, body: bytes, headers: dict[str, str], fetched: str) ->
     for entry in parsed.entries:
         title, link = plain(entry.get("title", ""), MAX_TITLE), entry.get("link", "")
         texts = [entry.get("summary", ""), *(part.get("value", "") for part in entry.get("content", []))]
-        text = max(
-            (plain(text, MAX_CHARACTERS) for text in texts), key=len
-        )  # some feeds put a stump into one
+        text = max((plain(text, MAX_CHARACTERS) for text in texts), key=len)  # one may be a stump
         moment = entry.get("published_parsed") or entry.get("updated_parsed")
         about["published"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", moment) if moment else ""
         about["link"] = link if fetch.host_of(link) else ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Record = TypeVar("Record", bound=schemas.Record)
-Role = Literal["generator", "annotator", "judge", "summariser"]
+Role = Literal["generator", "annotator", "judge"]
 
 
 class StageMissing(MemecmdError, FileNotFoundError):

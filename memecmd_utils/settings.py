@@ -327,8 +327,6 @@ class EvaluationSettings(Setting):
     """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
     judge_wordings: int = Field(0, ge=0)
     """Of these turns, how many also have their questions asked in other wordings."""
-    other_summaries: int = Field(0, ge=0)
-    """Dialogues that a small local model summarises again, to compare sources of summaries."""
     consistency: Literal["text", "cn_clip"] = "text"
 
     @field_validator("judges", mode="before")
@@ -589,7 +587,7 @@ def _different(profile: Profile, other: Profile) -> str:
     return hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest() if different else ""
 
 
-SHIPPED = "d8e164f6e7e741c4"
+SHIPPED = "026fd140875c8d31"
 """First digits of the hash of the settings that the example comes with and that its recordings answer."""
 
 

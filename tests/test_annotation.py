@@ -1,4 +1,3 @@
-import asyncio
 import json
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from memecmd_utils.annotation import CheckedAnnotationReply
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import Reply, Request
-from memecmd_utils.recordings import Recordings
+from memecmd_utils.llm.messages import Request
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
 
@@ -88,30 +86,6 @@ def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: 
     assert seeing.images[0].load().startswith("data:image/png;base64,iVBOR")
     bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
     assert "没有可读的文字" in bare.messages[-1].text
-
-
-def test_pictures_are_read_when_they_are_sent_and_not_for_a_replay(tmp_path: Path) -> None:
-    read: list[str] = []
-    held: list[int] = []
-
-    class Seeing(ScriptedBackend):
-        async def complete(self, request: Request) -> Reply:
-            held.append(len(read) - len(self.requests))
-            (image,) = request.messages[-1].images
-            assert image.load() == f"data:,{request.subject}"
-            await asyncio.sleep(0.005)
-            return await super().complete(request)
-
-    def picture(meme) -> str:
-        read.append(meme.meme_id)
-        return f"data:,{meme.meme_id}"
-
-    store = Recordings("annotation", [tmp_path], tmp_path)
-    done = annotate(Seeing(lambda r: dumps(FOUR)), picture, recordings=store, concurrency=2)
-    assert sorted(read) == [f"m{n}" for n in range(6)] and max(held) < 2
-    stored = Recordings("annotation", [tmp_path])
-    replayed = annotate(Seeing([]), lambda meme: pytest.fail("read in vain"), recordings=stored)
-    assert replayed == done
 
 
 # --- the safety flag

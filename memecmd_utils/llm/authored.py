@@ -43,18 +43,17 @@ class AuthoredBackend(Backend):
 
 def rows(name: str, folder: Path) -> list[dict[str, Any]]:
     """All rows of a file of authored texts."""
-    lines = (folder / name).read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines if line.strip()]
+    return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").split("\n") if line]
 
 
-def load_news(folder: Path = paths.example) -> list[NewsItem]:
+def load_news() -> list[NewsItem]:
     """News items of the example file, in its order."""
-    return files.read_jsonl(folder / "news.jsonl", NewsItem)
+    return files.read_jsonl(paths.example / "news.jsonl", NewsItem)
 
 
-def load_role_pairs(folder: Path = paths.example) -> list[RolePair]:
+def load_role_pairs() -> list[RolePair]:
     """The 23 role pairs."""
-    return files.read_jsonl(folder / "role_pairs.jsonl", RolePair)
+    return files.read_jsonl(paths.example / "role_pairs.jsonl", RolePair)
 
 
 @lru_cache(maxsize=1)

@@ -83,12 +83,12 @@ class Budget:
         max_usd: float | None = None,
         usd_in: float = 0.0,
         usd_out: float = 0.0,
-        tokens_per_image: int | None = None,
+        tokens_per_image: int = TOKENS_PER_IMAGE,
     ) -> None:
         """Prices are US dollars per million tokens."""
         self.spent, self.stage, self.max_calls, self.max_usd = spent or Spent(), stage, max_calls, max_usd
         self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
-        self._tokens_per_image = TOKENS_PER_IMAGE if tokens_per_image is None else tokens_per_image
+        self._tokens_per_image = tokens_per_image
         self._open_calls, self._open_usd = 0, 0.0
         self._first: dict[str, asyncio.Future[None]] = {}
         """Tasks whose first call is under way. It goes alone: a model that thinks shows its price by it."""

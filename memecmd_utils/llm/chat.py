@@ -8,8 +8,6 @@ import inspect
 import json
 import math
 import os
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -125,18 +123,14 @@ class Chat:
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
 
-    async def side_by_side(
-        self, work: Iterable[Awaitable[T]], keep: Callable[[T], Any] | None = None
-    ) -> list[T]:
+    async def side_by_side(self, work: Iterable[Awaitable[T]]) -> list[T]:
         """Await coroutines that ask this chat, `concurrency` of them at a time; results in their order.
 
-        `work` is drawn from as places become free, so a generator keeps memory flat; with `keep` each
-        result is handed over in order instead of being collected. On the first fault no further request
-        goes out, but those under way are waited for and recorded, because they are paid for.
+        `work` is drawn from as places become free. On the first fault no further request goes out, but those
+        under way are waited for and recorded, because they are paid for.
         """
-        results: list[T] = []
-        keep, work, places = keep or results.append, iter(work), asyncio.Semaphore(self.concurrency)
-        tasks: deque[asyncio.Task[T]] = deque()
+        tasks: list[asyncio.Task[T]] = []
+        work, places = iter(work), asyncio.Semaphore(self.concurrency)
 
         async def one(item: Awaitable[T]) -> T:
             try:
@@ -151,14 +145,10 @@ class Chat:
             while True:
                 await places.acquire()
                 self._stop_after_fault()
-                while tasks and tasks[0].done():
-                    keep(tasks.popleft().result())
                 if (item := next(work, None)) is None:
                     break
                 tasks.append(asyncio.ensure_future(one(item)))
-            while tasks:
-                keep(await tasks.popleft())
-            return results
+            return await asyncio.gather(*tasks)
         except Exception as error:
             self._fault = self._fault or error
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -358,14 +348,13 @@ def run(work: Awaitable[T]) -> T:
 
 
 class Progress:
-    """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it."""
+    """A progress bar for what asks `chat`, with money and what was tried again beside it."""
 
     def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:
         import tqdm
         import tqdm.auto  # looks for widgets, which takes a while
 
-        self.chat, self._begun, self._tokens_before = chat, time.monotonic(), chat.usage.tokens_out
-        kind, options = tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
+        self.chat, kind, options = chat, tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
         if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
             kind, options = tqdm.tqdm, {**options, "file": Path(terminal).open("w")}  # noqa: SIM115
         self._bar = kind(**options)
@@ -380,8 +369,6 @@ class Progress:
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""
         usage, budget, parts = self.chat.usage, self.chat.budget, []
-        if tokens := usage.tokens_out - self._tokens_before:
-            parts.append(f"{tokens / max(time.monotonic() - self._begun, 1.0):,.0f} tokens/s")
         if (usd := budget.spent.total("usd")) or budget.max_usd:
             parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))
         if usage.retries:

@@ -17,7 +17,7 @@ EXAMPLE_MARK = re.compile(r"\n@(user|assistant)\n")
 
 
 class PromptError(MemecmdError, ValueError):
-    """A prompt lacks a value or does not exist."""
+    """A prompt lacks a value."""
 
 
 @lru_cache(maxsize=1)
@@ -34,8 +34,6 @@ def render(name: str, **values: Any) -> str:
     """Render `prompts/<name>.j2`; a missing value raises `PromptError`."""
     try:
         return _environment().get_template(f"{name}.j2").render(**values).strip()
-    except jinja2.TemplateNotFound as error:
-        raise PromptError(f"no prompt file {name}.j2 in {paths.prompts}") from error
     except jinja2.UndefinedError as error:
         raise PromptError(f"prompt {name}: {error}") from error
 
@@ -55,10 +53,7 @@ def prompt_sha256(*names: str) -> str:
 
 
 def _add(file: str, digest: Any) -> None:
-    try:
-        text = (paths.prompts / file).read_bytes()
-    except FileNotFoundError as error:
-        raise PromptError(f"no prompt file {file} in {paths.prompts}") from error
+    text = (paths.prompts / file).read_bytes()
     digest.update(text)
     for other in _included(text.decode()):
         _add(other, digest)

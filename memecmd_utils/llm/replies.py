@@ -16,7 +16,7 @@ from memecmd_utils.llm.messages import CutReply, Reply, UnusableReply
 T = TypeVar("T", bound=BaseModel)
 # The opening tag is missing where the chat template has written it already.
 THINK = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
-MAX_CHARS, MAX_BRACES, MAX_LINE_CHARS = 50_000, 100, 2_000
+MAX_CHARS, MAX_BRACES = 50_000, 100
 """The ratings of 17 memes are 4,600 characters at most, with 18 braces."""
 UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffd]")
 """Neither a file nor a page takes these, and U+FFFD stands where something was lost. Line breaks are fine."""
@@ -165,8 +165,6 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
             continue
         if reply.finish_reason == "length" and line.splitlines() == [line]:  # no line break after it
             raise CutReply("回复被截断")
-        if len(text) > MAX_LINE_CHARS:
-            raise UnusableReply("回复太长")
         if UNWRITABLE.search(text):
             raise UnusableReply("文字里有乱码或控制字符")
         return text
@@ -179,16 +177,8 @@ def _visible(text: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """Take away quotes around the whole text, or one whose partner is missing; not those inside it."""
-    opening, closing = text[:1], text[-1:]
-    if opening in PAIRS and len(text) > 1:
-        partner = PAIRS[opening]
-        if closing == partner and partner not in text[1:-1]:
-            return text[1:-1].strip()
-        if partner not in text[1:]:
-            return text[1:].strip()
-    if closing in PAIRS.values():
-        opener = next(key for key, value in PAIRS.items() if value == closing)
-        if opener not in text[:-1]:
-            return text[:-1].strip()
+    """Take away quotes around the whole text; not those inside it."""
+    partner = PAIRS.get(text[:1])
+    if len(text) > 1 and text[-1] == partner and partner not in text[1:-1]:
+        return text[1:-1].strip()
     return text

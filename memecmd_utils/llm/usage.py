@@ -69,22 +69,19 @@ def counts_in_words(counts: dict[str, int]) -> str:
 def not_recorded(folder: Path) -> str:
     """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
 
-    Empty where none is lacking. Read from what stages 05 and 05b wrote into the run's `folder`.
+    Empty where none is lacking. Read from what stage 05 wrote into the run's `folder`.
     """
-    lacking: list[str] = []
-    if (folder / "ratings.parquet").is_file():
-        import pyarrow.parquet as pq
+    if not (folder / "ratings.parquet").is_file():
+        return ""
+    import pyarrow.parquet as pq
 
-        reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
-        if n := sum(reason.startswith(UNRECORDED) for reason in reasons):
-            lacking.append(f"{n:,} of {len(reasons):,} ratings by judges")
-    outcomes = next((used["outcomes"] for stage, used in usage_of(folder) if stage == "studies"), {})
-    if n := outcomes.get(UNRECORDED, 0):
-        lacking.append(f"{n:,} of {sum(outcomes.values()):,} summaries by a small model")
+    reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
+    lacking = sum(reason.startswith(UNRECORDED) for reason in reasons)
     if not lacking:
         return ""
     return (
-        f"{' and '.join(lacking)} have no recorded answer: answers were recorded for other settings, and "
-        "mode=recorded asks nobody. They are unscored and left out of every mean. To have them answered, "
-        "install local judges (`make local-llm MODEL=NAME`) and add mode=auto to SET (or to `settings`)."
+        f"{lacking:,} of {len(reasons):,} ratings by judges have no recorded answer: answers were recorded "
+        "for other settings, and mode=recorded asks nobody. They are unscored and left out of every mean. "
+        "To have them answered, install local judges (`make local-llm MODEL=NAME`) and add mode=auto to "
+        "SET (or to `settings`)."
     )

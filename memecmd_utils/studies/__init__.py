@@ -18,7 +18,7 @@ from memecmd_utils.studies.specification_curve import (
     shares_by_claim,
     specifications,
 )
-from memecmd_utils.studies.summary_sources import compare_sources, summarise_with_small_model
+from memecmd_utils.studies.summary_sources import compare_sources
 
 FILE = "studies.json"
 

@@ -149,8 +149,9 @@ def simulated(folder: Path, **options: Any) -> Iterator[Server]:
 
 def link_project(root: Path) -> None:
     """Links in `root` to what notebooks run by hand read of this project, with data folders of its own."""
-    shared = ("example", "profiles", "paper", "local_models.yaml")
-    for name in ("notebooks", "pyproject.toml", "CITATION.cff", *(f"data/{part}" for part in shared)):
+    lists = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
+    folders = ("notebooks", "data/example", "data/profiles", "data/paper")
+    for name in (*folders, *lists, "pyproject.toml", "CITATION.cff"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(paths.root / name)
 
