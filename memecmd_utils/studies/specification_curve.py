@@ -197,7 +197,7 @@ def specifications(data: GradedTurns) -> pd.DataFrame:
             full, *terms = (by_dialogue(data, ndcg, at_known) for ndcg in every)
             rows.append(((6, *scoring_of, "–", "–", "–", "nDCG@5"), [(full, term) for term in terms]))
         for gate, sent in gates.items():
-            own, fixed = (by_dialogue(data, selection.follow_ups(data, s[number]), s[number]) for s in sent)
+            own, fixed = (by_dialogue(data, selection.gaps(data, s[number]) == 1, s[number]) for s in sent)
             rows.append(((7, *scoring_of, "–", gate, "–", "follow-ups"), [(fixed, own)]))
             shares = {k: _repeats(data, one.top[:, :k], sent[0][number]) for k in (1, *KS)}
             rows += [((4, *scoring_of, str(k), gate, "–", "repeats"), [(shares[1], shares[k])]) for k in KS]
