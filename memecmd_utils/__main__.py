@@ -290,8 +290,10 @@ def check_recordings(choice: Choice) -> None:
 def promote_recordings(run: str) -> None:
     """Turn the recordings that a run used into tracked ones."""
     from memecmd_utils import recordings as care
+    from memecmd_utils import runs
 
-    for line in care.promote(run):
+    finished = runs.open_finished(run)
+    for line in care.promote(finished.folder, finished.write_dir):
         click.echo(line)
 
 

@@ -24,6 +24,8 @@ from memecmd_utils.settings import Profile
 Side = Literal["query", "document"]
 DIGITS = 12  # hex digits of a revision or hash in a name
 COMMIT = re.compile("[0-9a-f]{40}")
+PRECISION = "float32"
+"""Also on a GPU: half precision moves a score by as much as strategies differ."""
 COUNTED = frozenset({".json", ".txt", ".model", ".py", ".safetensors", ".bin", ".pt", ".onnx"})
 """Endings of the files that make a model's folder what it is."""
 WHOLE_UP_TO, SAMPLES, SAMPLE = 16 << 20, 64, 1 << 16  # bytes: larger files count by size and samples
@@ -40,9 +42,14 @@ class ModelMissing(MemecmdError, RuntimeError):
 
 
 class ModelReference:
-    """A model by hub name, `name@COMMIT` or folder; `label` is its name in recordings and messages."""
+    """A model by hub name, `name@COMMIT` or folder; `label` is its name in recordings and messages.
 
-    def __init__(self, model: str) -> None:
+    Its vectors are recorded as `<prefix>LABEL@REVISION-PRECISION`.
+    """
+
+    def __init__(self, model: str, read_dirs: Sequence[Path], prefix: str = "") -> None:
+        """`read_dirs` are folders of recordings, which tell the name where the weights are not at hand."""
+        self._read_dirs, self._prefix = read_dirs, prefix
         self.folder = folder_of(model)
         self.label, _, self._pinned = (model, "", "") if self.folder else model.partition("@")
         if self.folder or Path(model).is_absolute():
@@ -63,21 +70,22 @@ class ModelReference:
         """12 hex digits of the commit or of the folder's files; empty where only the hub knows."""
         return folder_digest(self.folder) if self.folder else (self.commit() or "")[:DIGITS]
 
-    def revision_of(self, loaded: str | None) -> str:
-        """The revision, or that which the `loaded` model tells of itself."""
-        if revision := self.revision() or (loaded or "")[:DIGITS]:
-            return revision
+    def name(self, told: Callable[[], str | None]) -> str:
+        """Name of the weights that are here; `told` asks a loaded model for its commit."""
+        if revision := self.revision() or (told() or "")[:DIGITS]:
+            return f"{self._prefix}{self.label}@{revision}-{PRECISION}"
         raise ModelMissing(f"{self.label} does not tell its revision: give NAME@COMMIT")
 
-    def recorded_name(self, read_dirs: Sequence[Path], prefix: str, ending: str) -> str | None:
+    def recorded_name(self) -> str | None:
         """The one encoder of this model with recorded vectors; `ModelMissing` where there are several."""
         labels = dict.fromkeys([self.label, Path(self.label).name])  # a folder may be elsewhere by now
-        begins = [f"{prefix}{label}@{self.revision()}" for label in labels]
-        names = [n for begin in begins for n in recorded_names(read_dirs, begin) if n.endswith(ending)]
+        begins = [f"{self._prefix}{label}@{self.revision()}" for label in labels]
+        names = [name for begin in begins for name in recorded_names(self._read_dirs, begin)]
+        names = [name for name in names if name.endswith(f"-{PRECISION}")]
         if len(names) > 1:
             raise ModelMissing(
                 f"vectors of several versions of {self.label} are recorded ({', '.join(names)}): say which "
-                "as NAME@COMMIT (its precision with embedder_dtype), or move the others away"
+                "as NAME@COMMIT, or move the others away"
             )
         return names[0] if names else None
 
@@ -108,21 +116,14 @@ def folder_digest(folder: Path) -> str:
         inside = path.relative_to(folder)
         if path.suffix not in COUNTED or any(p.startswith(".") for p in inside.parts) or not path.is_file():
             continue
-        digest.update(f"{inside.as_posix()}\0{path.stat().st_size}\0".encode())
-        for block in _samples(path):
-            digest.update(block)
+        size = path.stat().st_size
+        digest.update(f"{inside.as_posix()}\0{size}\0".encode())
+        samples, length = (1, size) if size <= WHOLE_UP_TO else (SAMPLES, SAMPLE)
+        with path.open("rb") as handle:
+            for sample in range(samples):
+                handle.seek(sample * (size - length) // max(1, samples - 1))
+                digest.update(handle.read(length))
     return digest.hexdigest()[:DIGITS]
-
-
-def _samples(path: Path) -> Iterator[bytes]:
-    size = path.stat().st_size
-    with path.open("rb") as handle:
-        if size <= WHOLE_UP_TO:
-            yield handle.read()
-            return
-        for sample in range(SAMPLES):
-            handle.seek(sample * (size - SAMPLE) // (SAMPLES - 1))
-            yield handle.read(SAMPLE)
 
 
 @contextlib.contextmanager
@@ -184,9 +185,8 @@ def _use_model() -> Any:
 class SentenceTransformerEmbedder:
     """A sentence-transformers model by hub name, `name@commit` or folder; loaded when first needed.
 
-    `name` is `model@revision-precision`: for a hub model 12 digits of the commit, for a folder a hash of its
-    files. Precision `auto` is that of recorded vectors, so that a run begun on a GPU may be taken up on a
-    CPU; without any it is float16 on a GPU and float32 on a CPU.
+    `name` is `model@revision-float32`: for a hub model 12 digits of the commit, for a folder a hash of its
+    files.
     """
 
     def __init__(
@@ -194,57 +194,36 @@ class SentenceTransformerEmbedder:
         model: str,
         trust_remote_code: bool = False,
         query_instruction: str | None = None,
-        dtype: Literal["auto", "float16", "float32"] = "auto",
         read_dirs: Sequence[Path] = (),
     ) -> None:
-        """`query_instruction` stands before queries (None: the model's own prompt), never before documents.
-
-        `read_dirs` are folders of recordings, which tell the name where the weights are not at hand.
-        """
-        self._reference = ModelReference(model)
-        self.query_instruction = query_instruction
-        self._trust, self._dtype, self._read_dirs = trust_remote_code, dtype, read_dirs
+        """`query_instruction` stands before queries only; None: the model's own prompt."""
+        self._reference = ModelReference(model, read_dirs)
+        self.query_instruction, self._trust = query_instruction, trust_remote_code
 
     @cached_property
     def name(self) -> str:
         """Model, revision and precision: from recorded vectors, else from files, else by loading it."""
-        ending = "" if self._dtype == "auto" else f"-{self._dtype}"
-        recorded = self._reference.recorded_name(self._read_dirs, "", ending)
-        return recorded or self._named(self._reference.revision() or self._loaded[1])
+        return self._reference.recorded_name() or self._reference.name(self._told)
 
-    def _named(self, revision: str) -> str:
-        return f"{self._reference.label}@{revision}-{self._precision}"
+    def _told(self) -> str | None:
+        return getattr(getattr(self._model, "model_card_data", None), "base_model_revision", None)
 
     @cached_property
-    def _precision(self) -> str:
-        if self._dtype != "auto":
-            return self._dtype
-        if recorded := self._reference.recorded_name(self._read_dirs, "", ""):
-            return recorded.rpartition("-")[2]
+    def _model(self) -> Any:
         with loading(f"embedder {self._reference.label!r}"):
-            import torch
-        return "float16" if torch.cuda.is_available() else "float32"
-
-    @cached_property
-    def _loaded(self) -> tuple[Any, str]:
-        """The model and 12 digits of its revision."""
-        with loading(f"embedder {self._reference.label!r}"):
-            import torch
             from sentence_transformers import SentenceTransformer
 
-            model = SentenceTransformer(
+            return SentenceTransformer(
                 self._reference.source,
                 trust_remote_code=self._trust,
                 revision=self._reference.commit(),
-                model_kwargs={"dtype": getattr(torch, self._precision)},
-            )
-        told = getattr(getattr(model, "model_card_data", None), "base_model_revision", None)
-        return model.eval(), self._reference.revision_of(told)
+                model_kwargs={"dtype": PRECISION},
+            ).eval()
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Encode in batches of 32, shape [n, dim]; texts should come longest first."""
-        model, revision = self._loaded
-        _check_loaded(self.name, self._named(revision))
+        model = self._model
+        _check_loaded(self.name, self._reference.name(self._told))
         prompt = self.query_instruction if side == "query" else None
         options = {} if prompt is None else {"prompt": prompt}
         rows = getattr(model, f"encode_{side}")(list(texts), show_progress_bar=False, **options)
@@ -275,9 +254,7 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
         if given.endpoints.embedder is None or not given.endpoints.embedder.model:
             raise MemecmdError("embedder: endpoint needs endpoints.embedder with a model in the profile")
         return EndpointEmbedder(given.endpoints.embedder, given.query_instruction)
-    return SentenceTransformerEmbedder(
-        name, given.trust_remote_code, given.query_instruction, given.embedder_dtype, read_dirs
-    )
+    return SentenceTransformerEmbedder(name, given.trust_remote_code, given.query_instruction, read_dirs)
 
 
 def text_key(text: str, side: Side, instruction: str | None = None) -> str:
@@ -298,10 +275,9 @@ class RecordedEmbedder:
         read_dirs: Sequence[Path],
         write_dir: Path | None = None,
         mode: Mode = "auto",
-        used_in: Path | None = None,
     ) -> None:
         self.embedder, self.mode, self.name = embedder, mode, embedder.name
-        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode)
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""
@@ -318,8 +294,6 @@ class RecordedEmbedder:
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
 """Kinds of dual encoders that are read, and the longest text, marks included, that each was trained on."""
-PRECISION = "float32"
-"""Also on a GPU: half precision moves a score by as much as strategies differ."""
 
 
 def _key(kind: str, content: str) -> str:
@@ -360,7 +334,7 @@ class DualEncoder:
         `read_dirs` and `write_dir` are folders of recordings. `download` off: only what is on this machine
         counts. What cannot be had raises `ModelMissing` when it is first asked for.
         """
-        self._reference, self._download = ModelReference(str(model)), download
+        self._reference, self._download = ModelReference(str(model), read_dirs, "clip:"), download
         self._read_dirs, self._write_dir, self._mode = read_dirs, write_dir, mode
 
     @property
@@ -370,19 +344,16 @@ class DualEncoder:
 
     @cached_property
     def _recorded(self) -> RecordedVectors:
-        name = self._reference.recorded_name(self._read_dirs, "clip:", f"-{PRECISION}")
+        name = self._reference.recorded_name()
         if name is None and self._mode == "recorded":
             raise ModelMissing(
                 f"no vectors of {self._reference.label} are recorded; SET='mode=auto' computes them"
             )
-        name = name or self._named(self._reference.revision() or self._loaded_revision())
+        name = name or self._reference.name(self._told)
         return RecordedVectors(name, self._read_dirs, self._write_dir, self._mode)
 
-    def _named(self, revision: str) -> str:
-        return f"clip:{self._reference.label}@{revision}-{PRECISION}"
-
-    def _loaded_revision(self) -> str:
-        return self._reference.revision_of(getattr(self._model.config, "_commit_hash", None))
+    def _told(self) -> str | None:
+        return getattr(self._model.config, "_commit_hash", None)
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:
         """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises `ImageRejected`.
@@ -424,7 +395,7 @@ class DualEncoder:
             return np.zeros((0, 0), dtype=np.float32)
 
         def encode(part: list[Any]) -> np.ndarray:
-            _check_loaded(self.name, self._named(self._loaded_revision()))
+            _check_loaded(self.name, self._reference.name(self._told))
             rows = _in_batches(part, self._model.device.type, project)
             # Recorded vectors have unit length. A last coordinate of 1 keeps the length of ours in the ratio.
             return np.hstack([rows, np.ones((len(rows), 1), dtype=np.float32)])
@@ -481,36 +452,26 @@ class ChineseClipScorer:
         read_dirs: Sequence[Path] = (),
         write_dir: Path | None = None,
         mode: Mode = "auto",
-        used_in: Path | None = None,
     ) -> None:
         """`model` is a name of `cn_clip.clip.available_models()` and gives the structure.
 
         `checkpoint` is a file of weights on disk; without it, they are looked for in `folder` under the
         name that cn_clip gives them, else downloaded there. Nothing is loaded before it is needed.
         """
-        if checkpoint is not None and not checkpoint.is_file() and mode != "recorded":
-            raise ModelMissing(
-                f"clip_checkpoint: there is no file {checkpoint}; give the path of the .pt file, or set "
-                "clip_checkpoint=null to have the weights looked for in data/interim/clip"
-            )
         self._structure, self._image_path, self._folder = model, image_path, folder
-        self._file = weights_file(model, folder, checkpoint)
-        self.name = self._name_of_recorded(read_dirs)
-        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode, used_in)
-
-    def _name_of_recorded(self, read_dirs: Sequence[Path]) -> str:
-        """Name by the checkpoint's file, else by recorded vectors, else by downloading the weights."""
-        names = [] if self._file.is_file() else recorded_names(read_dirs, f"cn_clip:{self._structure}@")
+        self._file, self._is_given = weights_file(model, folder, checkpoint), checkpoint is not None
+        names = [] if self._file.is_file() else recorded_names(read_dirs, f"cn_clip:{model}@")
         if len(names) > 1:
             raise ModelMissing(
                 f"vectors of several checkpoints are recorded ({', '.join(names)}) and there is no "
                 f"{self._file}: put the checkpoint there, or give clip_checkpoint"
             )
-        if not names and not self._file.is_file():
-            self._load()
-        return names[0] if names else self._name_of_file()
+        self.name = names[0] if names else self._name_of_file()
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode)
 
     def _name_of_file(self) -> str:
+        if not self._file.is_file():
+            self._load()
         return f"cn_clip:{self._structure}@{files.sha256(self._file)[:DIGITS]}"
 
     def memes(self, memes: Sequence[Meme]) -> np.ndarray:
@@ -555,7 +516,7 @@ class ChineseClipScorer:
 
             info = utils._MODEL_INFO[self._structure]
             given: tuple[Any, ...] = (self._structure, "cpu", str(self._folder))
-            if self._file.is_file():
+            if self._file.is_file() or self._is_given:
                 given = (str(self._file), "cpu", None, *info["struct"].split("@"), info["input_resolution"])
             model, preprocess = clip.load_from_name(*given)
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -127,7 +127,7 @@ def open_scorer(run: Run, memes: Mapping[str, Meme]) -> Scorer:
     mode = run.vector_mode if here else models.mode
     return embedders.ChineseClipScorer(
         models.clip_model, lambda meme: files[meme.meme_id], folder, checkpoint, run.read_dirs,
-        None if mode == "recorded" else run.write_dir, mode, run.folder,
+        None if mode == "recorded" else run.write_dir, mode,
     )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ class TextCache:
     """Recorded texts by a plain key (OCR): what stage 01 asks before it reads an image."""
 
     def __init__(self, store: Recordings, task: str) -> None:
-        self._store, self._task, self.used_keys = store, task, store.used_keys
+        self._store, self._task = store, task
 
     def get(self, key: str) -> str | None:
         """Text of a key, or None."""
@@ -279,17 +279,10 @@ class RecordedVectors:
     """
 
     def __init__(
-        self,
-        name: str,
-        read_dirs: Sequence[Path],
-        write_dir: Path | None = None,
-        mode: Mode = "auto",
-        used_in: Path | None = None,
+        self, name: str, read_dirs: Sequence[Path], write_dir: Path | None = None, mode: Mode = "auto"
     ) -> None:
-        """`used_in`: folder of a run, in which the keys of the vectors that it asked for are written down."""
-        self.name, self.mode, self.used_keys = name, mode, set[str]()
+        self.name, self.mode = name, mode
         self._write = vector_folder(write_dir, name) if write_dir else None
-        self._note = used_in / "usage" / f"embedding:{name.replace('/', '__')}.keys.txt" if used_in else None
         self._vectors: dict[str, np.ndarray] = {}
         for folder in read_dirs:
             for path in files_in(vector_folder(folder, name), (".npz",)):
@@ -324,19 +317,9 @@ class RecordedVectors:
                 part = missing[start : start + BATCH]
                 self._add(part, encode, kind)
                 bar.update(len(part))
-        self._note_used(keys)
         if not keys:
             return np.empty((0, len(next(iter(self._vectors.values()), ()))), dtype=np.float32)
         return normalise(np.stack([self._vectors[key] for key in keys]).astype(np.float32))
-
-    def _note_used(self, keys: Sequence[str]) -> None:
-        """Add the keys that were asked for to the run's file, a line each; several notebooks write to it."""
-        new = [key for key in dict.fromkeys(keys) if key not in self.used_keys]
-        self.used_keys.update(new)
-        if self._note is not None and new:
-            self._note.parent.mkdir(parents=True, exist_ok=True)
-            with self._note.open("a", encoding="utf-8") as file:
-                file.writelines(f"{key}\n" for key in new)
 
     def _add(
         self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
@@ -429,45 +412,27 @@ def _vector_faults(path: Path) -> Iterator[str]:
         yield "" if abs(length - 1) < NORM_TOLERANCE else f"the vector of {key} has the length {length}"
 
 
-def promote(run: str) -> Iterator[str]:
-    """Make tracked recordings of what `run` used, a file for every stage and encoder; say what was done.
+def promote(run: Path, mine: Path) -> Iterator[str]:
+    """Make tracked recordings of the replies that a run used and of all vectors in `mine`; say what was done.
 
-    Raises `RecordingError` if nothing of a stage is recorded: its tracked file would be emptied.
+    `run`: folder of the run; `mine`: recordings of its profile. Tracked vectors stay as they are. Raises
+    `RecordingError` if nothing of a stage is recorded: its tracked file would be emptied.
     """
     target = paths.example / "recordings"
-    sources = [target, _recordings_of(run)]
-    usage = paths.processed / run / "usage"
-    for note in sorted(usage.glob("embedding:*.keys.txt")):
-        name = note.name.removeprefix("embedding:").removesuffix(".keys.txt")
-        yield _promote_vectors(name, sources, set(note.read_text(encoding="utf-8").split()))
-    for note in sorted(usage.glob("*.keys.json")):
+    for folder in sorted(mine.glob("embedding/*")):
+        tracked = files_in(target / "embedding" / folder.name, (".npz",))
+        there = {key for path in tracked for key in read_vectors(path)}
+        mine_here = files_in(folder, (".npz",))
+        new = {k: row for path in mine_here for k, row in read_vectors(path).items() if k not in there}
+        if new:
+            write_vectors(target / "embedding" / folder.name / f"example-{len(tracked) + 1}.npz", new)
+        yield f"{len(new)} new vectors -> {folder.name}"
+    for note in sorted((run / "usage").glob("*.keys.json")):
         stage = note.name.removesuffix(".keys.json")
         wanted = set(json.loads(note.read_text(encoding="utf-8")))
-        if not wanted:
-            continue  # the example's memes come with their text, so nothing is read by OCR
-        store = Recordings(stage, sources)
+        store = Recordings(stage, [target, mine])
         forms = {key: form for path in store.files for key, form, _ in read_file(path) if key in wanted}
         if not forms:
             raise RecordingError(f"none of the {len(wanted)} replies of {stage} is recorded")
         write_file(target / stage / "example.jsonl.gz", [(form, store.get(k)) for k, form in forms.items()])
         yield f"{len(forms)} of {len(wanted)} replies -> {stage}"
-
-
-def _promote_vectors(name: str, sources: Sequence[Path], wanted: set[str]) -> str:
-    """Tracked files stay as they are; the `wanted` vectors that stand in none of them become one more."""
-    tracked, mine = (files_in(source / "embedding" / name, (".npz",)) for source in sources)
-    there = {key for path in tracked for key in read_vectors(path)} & wanted
-    new = {key: row for path in mine for key, row in read_vectors(path).items() if key in wanted - there}
-    if not there and not new:
-        raise RecordingError(f"none of the {len(wanted)} vectors of {name} is recorded")
-    if new:
-        write_vectors(sources[0] / "embedding" / name / f"example-{len(tracked) + 1}.npz", new)
-    return f"{len(there)} vectors stay and {len(new)} are new, of {len(wanted)} -> {name}"
-
-
-def _recordings_of(run: str) -> Path:
-    """Folder of a run's recordings: that of its profile, which is the beginning of the run's name."""
-    name = run
-    while "-" in name and not (paths.raw / "recordings" / name).is_dir():
-        name = name.rpartition("-")[0]
-    return paths.raw / "recordings" / name

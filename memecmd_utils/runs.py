@@ -208,17 +208,13 @@ class Run:
         """
         return TextCache(Recordings("ocr", self.read_dirs, self.write_dir), "ocr")
 
-    def embedder(self, name: str | None = None, part_of_run: bool = True) -> RecordedEmbedder:
-        """The retrieval embedder, or the one named, with its recordings.
-
-        Which vectors it gave is written down in the run's folder, unless it is no `part_of_run`.
-        """
+    def embedder(self, name: str | None = None) -> RecordedEmbedder:
+        """The retrieval embedder, or the one named, with its recordings."""
         chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
         is_remote = (name or self.profile.models.embedder) == "endpoint"
         mode = self.profile.models.mode if is_remote else self.vector_mode
         write_dir = None if mode == "recorded" else self.write_dir
-        used_in = self.folder if part_of_run else None
-        return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode, used_in)
+        return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode)
 
     def paying(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""

