@@ -414,16 +414,16 @@ def test_what_a_person_said_is_read_and_counted(tmp_path: Path, monkeypatch) -> 
 
 def test_modes_pair_predictions_and_references_as_the_paper_does() -> None:
     said, refs = [["a", "b"], ["c"]], [["r", "s"], ["t"]]
-    assert metrics.expand("extended", said, refs)[2] == [0, 0, 1, 1, 2]
+    assert metrics.expand("extended", said, refs)[0] == ["a", "a", "b", "b", "c"]
     assert metrics.expand("concatenated", said, refs)[1] == [["rs"], ["rs"], ["t"]]
     assert metrics.expand("multi-reference", said, refs)[1] == [["r", "s"], ["r", "s"], ["t"]]
-    assert metrics.expand("fully-concatenated", said, refs)[:2] == (["a b", "c"], [["r s"], ["t"]])
-    fake = {"BLEURT": lambda texts, refs: np.arange(len(texts), dtype=float)}
-    assert metrics.score(fake, "BLEURT", "best match", said, refs) == pytest.approx((1 + 3 + 4) / 3)
-    assert metrics.score(fake, "BLEURT", "fully-concatenated", [["a"]], [["r"]]) is None
-    assert metrics.score(fake, "BLEURT", "multi-reference", said, refs) is None
-    with pytest.raises(ModelMissing, match=r"cm50\.metrics\.bleurt"):
-        metrics.score(metrics.all_metrics(AnnotationMetrics()), "BLEURT", "extended", said, refs)
+    assert metrics.expand("fully-concatenated", said, refs) == (["a b", "c"], [["r s"], ["t"]])
+    fake = {name: lambda texts, refs: np.arange(len(texts), dtype=float) for name in metrics.METRICS}
+    assert metrics.score(fake, "BERTScore", "extended", said, refs) == 2
+    assert metrics.score(fake, "BERTScore", "fully-concatenated", [["a"]], [["r"]]) is None
+    assert metrics.score(fake, "ChrF", "multi-reference", said, refs) is None
+    with pytest.raises(ModelMissing, match=r"cm50\.metrics\.bertscore"):
+        metrics.score(metrics.all_metrics(AnnotationMetrics()), "BERTScore", "extended", said, refs)
 
 
 def test_metrics_of_the_field_by_hand() -> None:
@@ -453,7 +453,7 @@ def test_tables_9_to_11_score_real_readings_alone(tmp_path: Path) -> None:
     found = tables.quality_tables(real, tmp_path, labels, chosen)
     ten = found[10].set_index(["prompt", "mode"])
     assert ten.loc[("five_tasks", "multi-reference"), "ROUGE-L"] == "1.000"
-    assert ten.loc[("five_tasks", "extended"), "BLEURT"] == "not computed here"
+    assert ten.loc[("five_tasks", "extended"), "BERTScore"] == "not computed here"
     assert ten.loc[("five_tasks", "extended"), "BLEURT (paper)"] != ""
     assert "names this prompt" in ten.loc[("caption_few_shot", "extended"), "note"]
     assert found[11].set_index("prompt").loc["three_step_12", "memes"] == 1

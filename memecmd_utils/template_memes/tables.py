@@ -97,7 +97,8 @@ def table_10(
                 except ModelMissing as error:
                     row[name] = NOT_COMPUTED
                     notes.append(f"{name}: {error}")
-                known = printed[name].get((spec.name, mode), np.nan)
+            for name, column in printed.items():
+                known = column.get((spec.name, mode), np.nan)
                 row[f"{name} (paper)"] = "" if np.isnan(known) else f"{known:.3f}"
             rows.append(row | {"note": "; ".join(notes)})
     return pd.DataFrame(rows)
