@@ -36,6 +36,7 @@ PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
 """Base name of the picture in an address."""
 DataSet = Literal["memecap", "figmemes"]
+NOT_COMPUTED = "not computed here"
 TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
 FIGMEMES_LABELS = ("allusion", "exaggeration", "irony", "anthrop", "metaphor", "contrast")
 """The literary devices of FigMemes, as its files spell them."""
@@ -277,7 +278,7 @@ class Data(NamedTuple):
     def lacks(self, *names: str) -> str:
         """Which of these data sets are missing, as a sentence; empty where none is."""
         absent = [f"{name} ({self.found[name].source.title})" for name in names if not self.found[name].path]
-        return f"not computed here without {' and '.join(absent)}, see the table of data sets" * bool(absent)
+        return f"{NOT_COMPUTED} without {' and '.join(absent)}, see the table of data sets" * bool(absent)
 
     def joined(self, kept: Iterable[TemplateMeme] = ()) -> list[TemplateMeme]:
         """Memes that the rule keeps and those that CM50 published, each once, in CM50's part of the split."""
