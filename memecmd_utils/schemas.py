@@ -389,15 +389,10 @@ class MemeReading(Record):
 
 
 class TemplateInfo(Record):
-    """A template: its names, what it means, and its blank picture."""
+    """A template: what it means, and its blank picture."""
 
     template: Text
-    title: str = ""
-    names: list[str] = Field([])
-    """Other names."""
     about: str = ""
     """What the template means: the context of knowledge-grounded annotation."""
-    url: str = ""
-    """Address of the blank picture."""
     picture: str = ""
-    """File of the blank picture below the folder it was read from; empty where there is none."""
+    """File of the blank picture below the data set's folder; empty where there is none."""

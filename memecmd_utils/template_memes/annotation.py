@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import fetch, statistics
+from memecmd_utils import fetch, files, pictures, statistics
 from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
@@ -112,14 +112,15 @@ async def annotate(
     settings, about = profile.cm50.annotation, {info.template: info for info in infos}
     with_context = all(spec.gives_context(settings.context) for spec in specs)
     sha256 = llm_prompts.prompt_sha256(*(f"template_{spec.file}" for spec in specs))
-    picture = data_sets.pictures_in(folder)
+    there = data_sets.pictures_below(folder) if folder else {}
 
     async def ask(request: Request) -> Answer:
         return await chat.ask(request, partial(prompts.parse, schema=request.reply_schema))
 
     async def one(meme: TemplateMeme) -> MemeReading:
         seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
-        info, image = about.get(meme.template), picture(meme)
+        info, path = about.get(meme.template), there.get(meme.meme_id)
+        image = Image(image_id=files.sha256(path), load=partial(_picture_url, path)) if path else None
         requests = [_request(spec, meme, info, settings, image, seed) for spec in specs]
         answers = await asyncio.gather(*map(ask, requests))
         bar.update()
@@ -138,6 +139,10 @@ async def annotate(
 
     with Progress(chat, len(memes), "readings", "meme") as bar:
         return await chat.side_by_side(one(meme) for meme in memes)
+
+
+def _picture_url(path: Path) -> str:
+    return pictures.picture_url(pictures.decode(path), "JPEG", quality=95)
 
 
 def _fields(specs: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[str, Any]:

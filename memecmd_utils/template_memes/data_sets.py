@@ -22,7 +22,6 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import fetch, files, pictures
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import messages
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme, Text
 from memecmd_utils.settings import Profile
@@ -145,35 +144,14 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def read_infos(folder: Path, source: str) -> dict[str, TemplateInfo]:
-    """Templates by name, from `templates.json` or `templates/<template>.json` in a folder.
-
-    `picture` is the blank picture's path below the folder.
-    """
-    one = folder / "templates.json"
-    entries = _json(one) if one.is_file() else {p.stem: _json(p) for p in folder.glob("templates/*.json")}
-    blank = {path.stem: path for path in sorted(folder.glob("templates/img/*"))}
-    return {
-        template: TemplateInfo(
-            template=template,
-            title=entry.get("title", "").removesuffix(" Meme Template").strip(),
-            names=[name.strip() for name in entry.get("alternative_names", "").split(",") if name.strip()],
-            url=entry.get("template_url", ""),
-            picture=blank[template].relative_to(folder).as_posix() if template in blank else "",
-            source=source,
-        )
-        for template, entry in sorted(entries.items())
-    }
-
-
 def read_cm50(
     folder: Path, left_out: list[str]
 ) -> tuple[list[TemplateMeme], list[MemeReading], list[TemplateInfo]]:
     """What CM50 published: memes, what the paper's annotator said of them, and templates.
 
     Sets are JSON lists, plain, gzipped or in a zip, with `train` or `valid` in their name. A meme that stands
-    in both is one of validation. Template texts are in `50_template_info.json`, names and blank pictures in a
-    folder `templates`.
+    in both is one of validation. Template texts are in `50_template_info.json`, blank pictures in a folder
+    `templates/img`.
     """
     memes: dict[str, TemplateMeme] = {}
     readings: dict[str, MemeReading] = {}
@@ -181,13 +159,12 @@ def read_cm50(
         for name, rows in _annotated(folder, split[:5]):
             for meme, reading in _valid(rows, partial(_published, split), name, left_out):
                 memes[meme.meme_id], readings[meme.meme_id] = meme, reading
-    about = _one_of(folder, "50_template_info.json")
-    base = next((path.parent for path in sorted(folder.rglob("templates")) if path.is_dir()), folder)
-    known, infos = read_infos(base, CM50), []
-    for template, entry in _json(about).items():
-        info = known.get(template) or TemplateInfo(template=template, source=CM50)
-        picture = (base / info.picture).relative_to(folder).as_posix() if info.picture else ""
-        infos.append(info.model_copy(update={"about": entry.get("about") or "", "picture": picture}))
+    about = _json(_one_of(folder, "50_template_info.json"))
+    blank = {path.stem: path.relative_to(folder).as_posix() for path in folder.rglob("templates/img/*")}
+    infos = [
+        TemplateInfo(template=name, about=said.get("about") or "", picture=blank.get(name, ""), source=CM50)
+        for name, said in about.items()
+    ]
     return list(memes.values()), list(readings.values()), infos
 
 
@@ -309,26 +286,6 @@ def is_readable(file: Path) -> bool:
         return False
 
 
-def pictures_in(folder: Path | None) -> Callable[[TemplateMeme], messages.Image | None]:
-    """Gives a meme's picture for a model that sees, None where there is none.
-
-    It is known to the recordings by the hash of its file, and read again only when it is sent.
-    """
-    there = {} if folder is None else pictures_below(folder)
-
-    def find(meme: TemplateMeme) -> messages.Image | None:
-        path = there.get(meme.meme_id)
-        return messages.Image(image_id=files.sha256(path), load=partial(_data_url, path)) if path else None
-
-    return find
-
-
-def _data_url(path: Path) -> str:
-    data = path.read_bytes()
-    whole = data.startswith((b"\xff\xd8", b"\x89PNG"))  # what every model reads
-    return files.data_url(data) if whole else pictures.picture_url(pictures.decode_bytes(data), "PNG")
-
-
 def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> dict[str, int]:
     """Bring the pictures of `memes` into `folder`, at most `limit` new ones, and count what came of it.
 
@@ -360,14 +317,10 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> d
 def load_data(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
     found, left_out = fetch.locate(run.profile, fetch=False), []
-    imgflip, published = found["imgflip"].path, found["cm50"].path
-    records, infos = pd.DataFrame(columns=COLUMNS), {}
-    if imgflip:
-        records = read_records(imgflip, left_out)
-        infos = read_infos(imgflip / "dataset" if (imgflip / "dataset").is_dir() else imgflip, IMGFLIP)
-    memes, readings, own = read_cm50(published, left_out) if published else ([], [], [])
-    infos |= {info.template: info for info in own}
-    return Data(found, records, memes, readings, list(infos.values()), left_out)
+    imgflip, cm50 = found["imgflip"].path, found["cm50"].path
+    records = read_records(imgflip, left_out) if imgflip else pd.DataFrame(columns=COLUMNS)
+    published = read_cm50(cm50, left_out) if cm50 else ([], [], [])
+    return Data(found, records, *published, left_out)
 
 
 def write_memes(
