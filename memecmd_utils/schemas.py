@@ -386,13 +386,3 @@ class MemeReading(Record):
     """Whether the template's "about" text was given; None: not known."""
     unscored: str = ""
     """Why there is no annotation; then the texts are empty."""
-
-
-class TemplateInfo(Record):
-    """A template: what it means, and its blank picture."""
-
-    template: Text
-    about: str = ""
-    """What the template means: the context of knowledge-grounded annotation."""
-    picture: str = ""
-    """File of the blank picture below the data set's folder; empty where there is none."""

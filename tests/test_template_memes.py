@@ -30,7 +30,7 @@ from memecmd_utils.llm.messages import Image as Shown
 from memecmd_utils.llm.messages import Reply, UnusableReply
 from memecmd_utils.recordings import normalise
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError, TemplateAnnotation, TemplateRule
 from memecmd_utils.template_memes import (
     annotation,
@@ -48,7 +48,7 @@ MEME = TemplateMeme(
     meme_id="a1", template="Sad-Kettle", url="https://i.imgflip.com/a1.jpg", captions=["so >>> hot", " "],
     source="made up",
 )  # fmt: skip
-INFO = TemplateInfo(template="Sad-Kettle", about="It cries steam.", source="made up")
+ABOUT = "It cries steam."
 
 
 def table_of(records: dict[str, list[dict]]) -> pd.DataFrame:
@@ -97,12 +97,12 @@ def test_cm50_is_read_with_its_readings_and_templates(tmp_path: Path) -> None:
     both = [annotated("Sad-Kettle", record("Sad-Kettle", n)) for n in (1, 3)]
     (folder / "training_set.json").write_text(json.dumps([*both, {"type": "x"}]), encoding="utf-8")
     left_out: list[str] = []
-    memes, readings, infos = data_sets.read_cm50(folder, left_out)
+    memes, readings, about, blank = data_sets.read_cm50(folder, left_out)
     assert {m.meme_id: m.split for m in memes} == {
         "sa00001": "validation", "sa00003": "train", "ta00002": "validation",
     }  # fmt: skip
     assert {r.source for r in readings} == {"gpt-4o@cm50"} and readings[0].emotion == "joy"
-    assert infos[0].about == "What Sad-Kettle means." and (folder / infos[0].picture).is_file()
+    assert about["Sad-Kettle"] == "What Sad-Kettle means." and blank["Sad-Kettle"].is_file()
     assert left_out[0].startswith("training_set.json: 1 records cannot be read")
     with pytest.raises(data_sets.DataSetError, match="50_template_info"):
         data_sets.read_cm50(tmp_path / "nothing", [])
@@ -258,11 +258,11 @@ def test_prompts_have_what_their_rows_say() -> None:
     table = prompts.prompt_table()
     assert table.loc["gpt4o", "published"] == 49 and set(table["table"]) == {5, 9, 10, 11}
     for spec in (spec for spec in prompts.paper_rows() if spec.file):
-        text = prompts.message(spec, MEME, INFO, True, None).text
+        text = prompts.message(spec, MEME, ABOUT, True, None).text
         assert ("It cries steam." in text) == (spec.context != "no"), spec.name
         assert "hot" in text and ">>> hot" not in text, "fenced"
         assert ("Sad-Kettle" in text) == spec.form.sees
-        seen = prompts.message(spec, MEME, INFO, False, Shown(image_id="x", load=str))
+        seen = prompts.message(spec, MEME, ABOUT, False, Shown(image_id="x", load=str))
         assert len(seen.images) == spec.form.sees and "It cries steam." not in seen.text
     with pytest.raises(ProfileError, match="gpt4o"):
         prompts.prompt("three_step_critical")
@@ -321,7 +321,9 @@ def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) ->
     profile = Profile(name="p")
     specs = annotation.passes(profile.cm50.annotation)
     chat = Chat(ScriptedBackend(reply), None, "live", 4)
-    first, second = asyncio.run(annotation.annotate(memes, [INFO], chat, profile, specs, tmp_path))
+    first, second = asyncio.run(
+        annotation.annotate(memes, {"Sad-Kettle": ABOUT}, chat, profile, specs, tmp_path)
+    )
     assert first.prompt == "gpt4o+three_step_12" and first.context and first.emotion == "sadness"
     assert first.literary_devices == ["irony"] and first.image_caption == FIVE["visual elaboration"]
     assert second.prompt.endswith("(text only)") and second.unscored.startswith("three_step_12:")

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from memecmd_utils import fetch, files, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme, Text
+from memecmd_utils.schemas import MemeReading, Split, TemplateMeme, Text
 from memecmd_utils.settings import Profile
 
 COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions"]
@@ -146,8 +146,8 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
 
 def read_cm50(
     folder: Path, left_out: list[str]
-) -> tuple[list[TemplateMeme], list[MemeReading], list[TemplateInfo]]:
-    """What CM50 published: memes, what the paper's annotator said of them, and templates.
+) -> tuple[list[TemplateMeme], list[MemeReading], dict[str, str], dict[str, Path]]:
+    """What CM50 published: memes, what the paper's annotator said of them, texts and pictures of templates.
 
     Sets are JSON lists, plain, gzipped or in a zip, with `train` or `valid` in their name. A meme that stands
     in both is one of validation. Template texts are in `50_template_info.json`, blank pictures in a folder
@@ -159,13 +159,10 @@ def read_cm50(
         for name, rows in _annotated(folder, split[:5]):
             for meme, reading in _valid(rows, partial(_published, split), name, left_out):
                 memes[meme.meme_id], readings[meme.meme_id] = meme, reading
-    about = _json(_one_of(folder, "50_template_info.json"))
-    blank = {path.stem: path.relative_to(folder).as_posix() for path in folder.rglob("templates/img/*")}
-    infos = [
-        TemplateInfo(template=name, about=said.get("about") or "", picture=blank.get(name, ""), source=CM50)
-        for name, said in about.items()
-    ]
-    return list(memes.values()), list(readings.values()), infos
+    info, images = _json(_one_of(folder, "50_template_info.json")), folder.rglob("templates/img/*")
+    about = {template: said.get("about") or "" for template, said in info.items()}
+    blank = {path.stem: path for path in sorted(images) if path.stem in about}
+    return list(memes.values()), list(readings.values()), about, blank
 
 
 def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
@@ -242,7 +239,10 @@ class Data(NamedTuple):
     memes: list[TemplateMeme]
     readings: list[MemeReading]
     """What CM50 published: memes with their part of the split, and what its annotator said of them."""
-    infos: list[TemplateInfo]
+    about: dict[str, str]
+    """What each template means: the context of knowledge-grounded annotation."""
+    blank: dict[str, Path]
+    """Picture of each template without words."""
     left_out: list[str]
     """Sentences on records that cannot be read."""
 
@@ -319,7 +319,7 @@ def load_data(run: Run) -> Data:
     found, left_out = fetch.locate(run.profile, fetch=False), []
     imgflip, cm50 = found["imgflip"].path, found["cm50"].path
     records = read_records(imgflip, left_out) if imgflip else pd.DataFrame(columns=COLUMNS)
-    published = read_cm50(cm50, left_out) if cm50 else ([], [], [])
+    published = read_cm50(cm50, left_out) if cm50 else ([], [], {}, {})
     return Data(found, records, *published, left_out)
 
 

@@ -102,11 +102,10 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
         if meme.image in there and data_sets.is_readable(there[meme.image])
     ]
     print(f"{len(instances)} memes with a picture, {len(memes) - len(instances)} without")
-    base = data.found["cm50"].path
     templates = [
-        Instance(info.template, base / info.picture, info.about)
-        for info in data.infos
-        if info.picture and data_sets.is_readable(base / info.picture)
+        Instance(name, path, data.about[name])
+        for name, path in data.blank.items()
+        if data_sets.is_readable(path)
     ]
     return match(instances, templates, run.clip(run.profile.cm50.matching.clip))
 
