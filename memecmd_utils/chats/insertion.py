@@ -16,7 +16,7 @@ from memecmd_utils.chats.files import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.library import Library, asking_run, learned_library, library_run, open_library
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn
 from memecmd_utils.chats.readers import Export, counted
-from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of, initials
+from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Strategy
 
@@ -232,10 +232,9 @@ def _page(
 
     All texts come out escaped, nothing is loaded from elsewhere, and each picture is in the page once.
     """
-    pictures = Thumbnails({one.meme_id: library.picture(one.meme_id) for one in insertions.values()})
     names = dict.fromkeys(one.meme_id for one in insertions.values())
     memes = {
-        name: ShownMeme(name, pictures[name], caption_of(library.memes[name]), defined=f"meme-{number}")
+        name: shown_meme(library.memes[name], library.picture(name), defined=f"meme-{number}")
         for number, name in enumerate(names)
     }
     shown_chats = []
