@@ -141,7 +141,7 @@ def show_doctor(choice: Choice) -> None:
 @click.argument("folder", required=False)
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
-    """Check a release against its manifest: that in FOLDER, or the run's own."""
+    """Check a release against its checksums and counts: that in FOLDER, or the run's own."""
     from memecmd_utils import release
 
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
