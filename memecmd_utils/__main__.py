@@ -173,8 +173,8 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 
     if not source or not target:
         raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
-    files = (Path(name).expanduser() for name in (source, target))
-    click.echo(chats.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
+    named = (Path(name).expanduser() for name in (source, target))
+    click.echo(chats.insert_file(*named, choice.profile, choice.settings, run, strategy, fields))
 
 
 @cli.command("fit-placement")
