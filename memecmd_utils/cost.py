@@ -132,7 +132,7 @@ def _judge_calls(
     by_meme = given.judge_unit == "meme"
     spans = [min(10, places + 1)] if by_meme else evaluation.lengths(places + 1)
     calls = sampled if by_meme else len(rates) * n_dialogues
-    items = [judges.Excerpt(None, dialogue, {2: MEME}, span) for span in spans]
+    items = [judges.Excerpt(dialogue, {2: MEME}, span) for span in spans]
     tokens = sum(_tokens(judges.rating_request(i, 0, picture), profile, endpoint) for i in items)
     rated = sampled if by_meme else sent * sum(spans) / (places + 1)
     return calls * len(spans), calls * tokens, REPLY_TOKENS["rating"] * rated

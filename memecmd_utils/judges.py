@@ -5,10 +5,11 @@ Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/ju
 """
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -64,8 +65,6 @@ class Excerpt:
     A yes/no judge takes excerpts with one meme and sees the turns before it.
     """
 
-    key: Hashable
-    """Under which the answer comes back."""
     dialogue: Dialogue
     memes: Mapping[int, Meme]
     """By turn, in order."""
@@ -76,8 +75,6 @@ Scores = dict[str, float]
 """Of one meme: the dimensions and `overall`, 0 to 100; of a yes/no judge also `raw`, before centring."""
 Answer = list[Scores] | str
 """Scores of an excerpt's memes in order, or the reason why there are none."""
-Draw = Callable[[Excerpt], tuple[str, Callable[[], bytes]]]
-"""Names, by a hash, the picture of an excerpt, and makes it only when it is called."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,8 @@ class Judge:
     profile: Profile
     dialogues: Sequence[Dialogue]
     """Of the run: a yes/no judge's scores are centred by those at places in the other half of them."""
-    draw: Draw | None = None
-    """Without it a rating judge reads a transcript."""
+    pictures: Mapping[str, Path] | None = None
+    """Files by meme id, for screenshots; without them a rating judge reads a transcript."""
 
 
 @contextmanager
@@ -108,31 +105,14 @@ def open_judge(
         name = f"{chat.backend.model.name} {judge.kind}"
         name = f"{name} {len(before) + 1}" if name in before else name
         sees = judge.kind == "rating" and judge.llm == "openai" and run.endpoint("judge", number).vision
-        draw = drawing(run, memes) if sees else None
-        yield Judge(name, judge.kind, chat, run.profile, dialogues, draw)
+        pictures = evaluation.meme_files(run, memes) if sees else None
+        yield Judge(name, judge.kind, chat, run.profile, dialogues, pictures)
 
 
-def drawing(run: Run, memes: Mapping[str, Meme]) -> Draw:
-    """What specifies, and at need draws, the screenshot that a judge with eyes is shown."""
-    pictures = evaluation.meme_files(run, memes)
-
-    def draw(shown: Excerpt) -> tuple[str, Callable[[], bytes]]:
-        ids = {turn: meme.meme_id for turn, meme in shown.memes.items()}
-        position = run.profile.retrieval.meme_position
-        spec = chat_from_dialogue(shown.dialogue, ids, shown.n_turns, position)
-
-        def picture() -> bytes:  # as phones send it: a PNG takes four times as long as the drawing itself
-            return encode(draw_chat(spec, pictures))
-
-        return spec_sha256(spec), picture
-
-    return draw
-
-
-def ask(shown: Sequence[Excerpt], judge: Judge) -> dict[Hashable, Answer]:
-    """Put excerpts before a judge; its answers by their keys."""
-    work = _ask_centred(shown, judge) if judge.kind == "yes_no" else _ask_ratings(shown, judge)
-    return dict(zip([one.key for one in shown], llm_chat.run(work), strict=True))
+def ask(shown: Mapping[T, Excerpt], judge: Judge) -> dict[T, Answer]:
+    """Put excerpts before a judge; its answers by the same keys."""
+    asked = _ask_centred if judge.kind == "yes_no" else _ask_ratings
+    return dict(zip(shown, llm_chat.run(asked(list(shown.values()), judge)), strict=True))
 
 
 async def _side_by_side(
@@ -152,24 +132,11 @@ async def _side_by_side(
 # --- A yes/no question for each dimension about a meme at a place
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """A place where a meme may stand: before u_t of a dialogue."""
 
     dialogue: Dialogue
     turn: int
-
-    @property
-    def history(self) -> str:
-        """The last turns before t, with the speakers' names."""
-        texts = [turn.text for turn in self.dialogue.turns[: self.turn - 1]]
-        lines = history_text(self.dialogue, texts).split("\n")  # type: ignore[arg-type]
-        return "\n".join(lines[-HISTORY_WINDOW:])
-
-    @property
-    def speaker_name(self) -> str:
-        """Who speaks at t."""
-        return self.dialogue.name_a if self.turn % 2 else self.dialogue.name_b
 
 
 @lru_cache
@@ -196,12 +163,14 @@ def yes_no_request(
     """
     if base and wording != "as asked":
         raise ValueError(f"a base model's examples are in the run's own words, not in wording {wording!r}")
+    dialogue, turn = context
+    said = history_text(dialogue, [one.text for one in dialogue.turns[: turn - 1]])  # type: ignore[arg-type]
     instruction = words()["instruction"].get(wording)
     how = {"instruction": instruction} if instruction else {}
     text = prompts.render(
         "judge_base" if base else "judge_yes_no",
-        history=context.history,
-        speaker=context.speaker_name,
+        history="\n".join(said.split("\n")[-HISTORY_WINDOW:]),
+        speaker=dialogue.name_a if turn % 2 else dialogue.name_b,
         meme_text=meme.text,
         meme_note=meme.picture_note,
         question=words()[dimension][wording],
@@ -211,7 +180,7 @@ def yes_no_request(
     system = [] if base else [Message(role="system", text=prompts.render("judge_system", **how))]
     return Request(
         task="rating",
-        subject=f"{context.dialogue.dialogue_id}/{context.turn}/{meme.meme_id}/{dimension}",
+        subject=f"{dialogue.dialogue_id}/{turn}/{meme.meme_id}/{dimension}",
         messages=[*system, Message(role="user", text=text)],
         sampling=Sampling(temperature=0.0, max_tokens=1, top_logprobs=20),
     )
@@ -327,19 +296,15 @@ def _mean(answers: Sequence[Scores | str]) -> Scores | str:
 
 
 def _scores(p: Scores | str, means: Scores | str) -> Answer:
-    if isinstance(p, str) or isinstance(means, str):
-        return p if isinstance(p, str) else means
-    scores = {dimension: round(value, 4) for dimension, value in centred(p, means).items()}
-    overall, raw = np.mean([scores[k] for k in DIMENSIONS]), 100 * np.mean([p[k] for k in DIMENSIONS])
-    return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
-
-
-def centred(p: Mapping[str, float], means: Mapping[str, float]) -> Scores:
     """50 (1 + p - mean): p(yes) minus the meme's own mean over held-out contexts, on a 0-100 scale.
 
     The small judge likes some memes anywhere; what remains is how much better this place is than others.
     """
-    return {dimension: 50.0 * (1.0 + p[dimension] - means[dimension]) for dimension in DIMENSIONS}
+    if isinstance(p, str) or isinstance(means, str):
+        return p if isinstance(p, str) else means
+    scores = {k: round(50.0 * (1.0 + p[k] - means[k]), 4) for k in DIMENSIONS}
+    overall, raw = np.mean([*scores.values()]), 100 * np.mean([p[k] for k in DIMENSIONS])
+    return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
 
 
 def contexts_elsewhere(dialogues: Sequence[Dialogue], profile: Profile, dialogue_id: str) -> list[Context]:
@@ -444,7 +409,12 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
 
     async def one(excerpt: Excerpt) -> Answer:
         draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
-        picture = judge.draw and judge.draw(excerpt)
+        picture = None
+        if judge.pictures is not None:
+            ids = {turn: meme.meme_id for turn, meme in excerpt.memes.items()}
+            spec = chat_from_dialogue(excerpt.dialogue, ids, excerpt.n_turns, position)
+            # As phones send it: a PNG takes four times as long as the drawing itself.
+            picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
         request = rating_request(excerpt, int(draws.integers(2**31)), picture, position)
         answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
         if answer.value is None:
@@ -498,10 +468,10 @@ def rate_with(
     else:
         calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in placements]
     excerpts = {
-        key: Excerpt(key, dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
-        for key, shown, n in calls
+        key: Excerpt(dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
+        for key, shown, n in sorted(calls, key=lambda call: call[0])
     }
-    answers = ask([excerpts[key] for key in sorted(excerpts)], judge)
+    answers = ask(excerpts, judge)
     of_judge = {
         "judge": judge.name, "judge_unit": unit, "source": judge.chat.backend.source,
         "profile": judge.profile.name, "seed": judge.profile.seed,
@@ -632,29 +602,29 @@ def ask_all(run: Run, data: GradedTurns) -> Answers:
     return Answers(pd.DataFrame(scores, columns=list(SCORES)), pd.DataFrame(worded, columns=list(WORDED)))
 
 
-def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> list[Excerpt]:
+def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> dict[tuple[str, int, str], Excerpt]:
     """What a judge is shown: a meme before u_t, each pair once; it may be random and a hard negative."""
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
-    return [
-        Excerpt((name, turn, meme), dialogues[name], {turn: data.memes[meme]}, turn)
+    return {
+        (name, turn, meme): Excerpt(dialogues[name], {turn: data.memes[meme]}, turn)
         for name, turn, meme in sorted({item.pair for item in items})
-    ]
+    }
 
 
 def _score(answer: Answer, which: Literal["overall", "raw"]) -> float:
     return np.nan if isinstance(answer, str) else answer[0][which]
 
 
-def _ask_in_words(shown: Sequence[Excerpt], judge: Judge) -> dict[str, dict[Hashable, float]]:
+def _ask_in_words(shown: Mapping[T, Excerpt], judge: Judge) -> dict[str, dict[T, float]]:
     """Mean p(yes) over the questions in every wording but the run's own, by wording and key."""
-    pairs, in_words = [_place_and_meme(one) for one in shown], {}
+    pairs, in_words = [_place_and_meme(one) for one in shown.values()], {}
     for wording in WORDINGS[1:]:
         label = f"{judge.chat.backend.model.name}: {wording} wording"
         answers = llm_chat.run(ask_yes_no(pairs, judge.chat, label, wording))
-        in_words[wording] = {
-            one.key: np.nan if isinstance(p, str) else float(np.mean([p[k] for k in DIMENSIONS]))
-            for one, p in zip(shown, answers, strict=True)
-        }
+        means = (
+            np.nan if isinstance(p, str) else float(np.mean([p[k] for k in DIMENSIONS])) for p in answers
+        )
+        in_words[wording] = dict(zip(shown, means, strict=True))
     return in_words
 
 

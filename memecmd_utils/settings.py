@@ -215,10 +215,8 @@ class AnnotationMetrics(Setting):
 
     bertscore: str | None = None
     """Encoder of BERTScore by hub name or folder, `roberta-large` in the paper; None: not computed."""
-    bertscore_layer: int | None = Field(None, ge=1)
-    """Layer that is compared; None: 17 of `roberta-large`."""
-    bleurt: str | None = None
-    """BLEURT-20 checkpoint by hub name or folder; None: not computed."""
+    bertscore_layer: int = Field(17, ge=1)
+    """Layer that is compared: 17 is that of `roberta-large`."""
 
 
 class LibrarySettings(Setting):

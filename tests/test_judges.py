@@ -174,13 +174,6 @@ def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> Non
         judges.yes_no_request(*pairs()[0], "humor_effect", "second", base=True)
 
 
-def test_centred_scale() -> None:
-    """50 (1 + p - mean): p = mean gives 50; p = 1, mean = 0 gives 100; p = .2, mean = .7 gives 25."""
-    p = dict(zip(DIMENSIONS, (0.4, 1.0, 0.2, 0.0, 0.5), strict=True))
-    mean = dict(zip(DIMENSIONS, (0.4, 0.0, 0.7, 1.0, 0.25), strict=True))
-    assert list(judges.centred(p, mean).values()) == pytest.approx([50, 100, 25, 0, 62.5])
-
-
 def ratings_json(*numbers: int, **changes: object) -> str:
     return json.dumps(
         {"ratings": [{"meme": n, **dict.fromkeys(DIMENSIONS, 10 * n), **changes} for n in numbers]}
@@ -194,7 +187,7 @@ def test_missing_doubled_or_surplus_numbers_are_unusable(numbers) -> None:
 
 
 def item(n_turns: int = 6, memes=MEMES) -> judges.Excerpt:
-    return judges.Excerpt("", DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
+    return judges.Excerpt(DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
 
 
 def rating_form(spec: str | None) -> dict:
@@ -251,9 +244,9 @@ def rate_yes_no(placements, answer, dialogues=DIALOGUES, **changes):
     return rated("yes_no", Chat(backend), placements, dialogues, **changes), backend.requests
 
 
-def rated(kind: str, chat: Chat, placements, dialogues=LONG, draw=None, **changes):
+def rated(kind: str, chat: Chat, placements, dialogues=LONG, **changes):
     profile = made_up.profile(**changes)
-    judge = Judge("judge", kind, chat, profile, list(dialogues.values()), draw)
+    judge = Judge("judge", kind, chat, profile, list(dialogues.values()))
     return judges.rate_with(judge, placements, dialogues, MEMES)
 
 

@@ -66,11 +66,7 @@ class World(NamedTuple):
             "rule": {"min_memes": MEMES, "validation_share": HELD_OUT / MEMES},
             "annotation": {"sample": SAMPLE, "evaluate": list(ASKED)},
             "matching": {"clip": self.models["clip"]},
-            "metrics": {
-                "bertscore": self.models["bert"],
-                "bertscore_layer": 2,
-                "bleurt": self.models["bleurt"],
-            },
+            "metrics": {"bertscore": self.models["bert"], "bertscore_layer": 2},
         }
         mtrclip = {
             "images": self.data["images"], "model": self.models["clip"], "tune": True, "epochs": 3,
@@ -119,7 +115,7 @@ def test_templates_are_matched_and_the_paper_number_stays_away(computed: Outcome
 def test_readings_are_scored(computed: Outcome) -> None:
     ten = computed.table("cm50_table_10")
     mine = ten[(ten["prompt"] == "five_tasks") & (ten["mode"] == "extended")].iloc[0]
-    assert mine["memes"] == str(CAPS) and float(mine["BERTScore"]) and float(mine["BLEURT"])
+    assert mine["memes"] == str(CAPS) and float(mine["BERTScore"])
     assert float(mine["ChrF"]) > 10 and 0 < float(mine["ROUGE-L"]) < 1 and mine["BLEURT (paper)"] != ""
     others = ten[ten["prompt"] != "five_tasks"]
     assert not others[["ChrF", "ROUGE-L", "BLEU-4"]].apply(lambda c: c.str.contains(r"\d")).any(axis=None)

@@ -322,7 +322,7 @@ def test_a_specification_by_plain_counting(data, ranked, gates, curve, of) -> No
         assert row_of(curve, 5, name, **there, k="5")["mean"] == pytest.approx(min(parts))
     full = one.ndcg.mean() - one.single.mean(axis=1)
     assert row_of(curve, 6, "nDCG@5", **of._asdict())["mean"] == pytest.approx(full.min())
-    follow = [selection.follow_ups(data, sent).sum() / sent.sum() for sent in (fixed, own)]
+    follow = [(selection.gaps(data, sent) == 1).sum() / sent.sum() for sent in (fixed, own)]
     assert row_of(curve, 7, "follow-ups", **here)["mean"] == pytest.approx(follow[0] - follow[1])
     again = {1: 0.0, 3: 0.0}
     for k, rows in product(again, data.rows_of.values()):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import retrieval, statistics
-from memecmd_utils.grades import GradedTurns, gaps_of, timing_kappa
+from memecmd_utils.grades import GradedTurns, timing_kappa
 from memecmd_utils.retrieval import Form, Gate, ScoreScale, calibrate_theta0, halves, simulate, standard_scale
 
 
@@ -111,7 +111,6 @@ LINEAR_TURNS = 4
 FORMS = ("form", "memes", "rate", "mean gap", "sd of gaps", "follow-ups", "mean grade", "judged")
 """Columns of the first table, to which it adds a kappa with each marker."""
 FORM_DIFFERENCES = ("form", "minus", "measure", "mean", "low", "high", "clear", "dialogues")
-FORM_MEASURES = ("follow-ups", "mean gap", "mean grade")
 BASE = "exponential"
 
 
@@ -128,10 +127,13 @@ def sent_by_form(data: GradedTurns) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {form: open_turns(data, top1, rule)[0] for form, rule in rules.items()}, best
 
 
-def follow_ups(data: GradedTurns, sent: np.ndarray) -> np.ndarray:
-    """Memes of turns [turns] that have one in the turn before; same shape."""
-    before = np.array([(a[0], a[1] + 1) == b for a, b in pairwise(data.keys)], dtype=bool)
-    return np.concatenate([[False], sent[1:] & sent[:-1] & before]) if len(sent) else sent
+def gaps(data: GradedTurns, sent: np.ndarray) -> np.ndarray:
+    """Turns since the dialogue's last meme, of every meme that is `sent` [turns]; nan at all other turns."""
+    out = np.full(len(sent), np.nan)
+    for before, row in pairwise(np.flatnonzero(sent)):
+        if data.clusters[before] == data.clusters[row]:
+            out[row] = data.keys[row][1] - data.keys[before][1]
+    return out
 
 
 def threshold_tables(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -140,44 +142,34 @@ def threshold_tables(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
     `follow-ups` is the share of memes right after a turn with a meme, `mean grade` (0-2) that of Greedy's
     memes, ungraded ones as 0; `judged` says how many were graded. Without grades both are nan.
     """
-    markers = [f"kappa with {name}" for name in data.truth.markers]
-    rows: list[tuple] = []
-    differences: list[tuple] = []
+    rows, differences, measured = [], [], {}
     by_form, best = sent_by_form(data) if data.asked and data.annotations else ({}, np.empty(0, dtype=int))
     turns = {(d.dialogue_id, s.turn) for d in data.dialogues for s in d.summaries}
     graded = data.grades[np.arange(len(best)), best]  # of the best meme of every turn
-    values = np.nan_to_num(graded) if data.truth.grades else np.full(len(best), np.nan)
-    base: statistics.LeftOut | None = None
+    values = np.nan_to_num(graded) if data.truth.grades else graded
     for form, sent in by_form.items():
-        gaps = [gaps_of(data.keys[row] for row in rows if sent[row]) for rows in data.rows_of.values()]
-        per_turn = np.column_stack([follow_ups(data, sent), np.where(sent, values, 0.0), sent])
-        after, grade, memes = statistics.sums(per_turn, data.clusters, list(data.rows_of)).T
-        length, number = (np.array([float(of(mine)) for mine in gaps]) for of in (sum, len))
-        measured = statistics.ratio(
-            np.column_stack([after, length, grade]), np.column_stack([memes, number, memes])
+        gap, places = gaps(data, sent), {data.keys[row] for row in np.flatnonzero(sent)}
+        tops = [gap == 1, np.nan_to_num(gap), np.where(sent, values, 0.0)]
+        sums = statistics.sums(
+            np.column_stack([*tops, sent, np.isfinite(gap), sent]), data.clusters, list(data.rows_of)
         )
-        base = base or measured
-        follow_up, gap, grade = measured.value
-        places = {key for key, is_sent in zip(data.keys, sent, strict=True) if is_sent}
-        every, judged = np.concatenate(gaps), np.isfinite(graded[sent])
-        rows.append(
-            (
-                form, len(places), len(places) / len(turns), gap, every.std() if len(every) else np.nan,
-                follow_up, grade, judged.mean() if len(judged) and data.truth.grades else np.nan,
-                *(timing_kappa(turns, places, data.truth.turns_of(m)) for m in data.truth.markers),
-            )
-        )  # fmt: skip
+        measured[form] = statistics.ratio(sums[:, :3], sums[:, 3:])
+        follow_ups, mean_gap, grade = measured[form].value
+        spread = np.nanstd(gap) if np.isfinite(gap).any() else np.nan
+        judged = np.isfinite(graded[sent]).mean() if len(places) and data.truth.grades else np.nan
+        kappas = (timing_kappa(turns, places, data.truth.turns_of(name)) for name in data.truth.markers)
+        rate = len(places) / len(turns)
+        rows.append((form, len(places), rate, mean_gap, spread, follow_ups, grade, judged, *kappas))
         if form != BASE:
-            minus = measured.minus(base)
-            found = zip(FORM_MEASURES, minus.value, *statistics.interval(minus), minus.clusters, strict=True)
+            minus = measured[form].minus(measured[BASE])
+            low, high = statistics.interval(minus)
             differences += [
-                (form, BASE, name, mean, low, high, statistics.direction(low, high) != 0, n)
-                for name, mean, low, high, n in found
-            ]
-    return (
-        pd.DataFrame(rows, columns=[*FORMS, *markers]),
-        pd.DataFrame(differences, columns=list(FORM_DIFFERENCES)),
-    )
+                (form, BASE, name, minus.value[i], low[i], high[i],
+                 statistics.direction(low[i], high[i]) != 0, minus.clusters[i])
+                for i, name in enumerate(("follow-ups", "mean gap", "mean grade"))
+            ]  # fmt: skip
+    columns = [*FORMS, *(f"kappa with {name}" for name in data.truth.markers)]
+    return pd.DataFrame(rows, columns=columns), pd.DataFrame(differences, columns=list(FORM_DIFFERENCES))
 
 
 def expected_repeats(top: np.ndarray) -> np.ndarray:

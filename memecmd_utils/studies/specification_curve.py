@@ -5,7 +5,7 @@ measured on the same dialogues, so they differ by their choices alone (Simonsohn
 Nature Human Behaviour 4).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -167,56 +167,14 @@ def text_consistency(data: GradedTurns, embedder: str, back: int) -> np.ndarray:
 # --- What each specification says of each claim
 
 
-class Sums(NamedTuple):
-    """Of a strategy in one specification, by dialogue, each [dialogues]; its mean is `top` over `bottom`."""
-
-    top: np.ndarray
-    bottom: np.ndarray
-
-    def of(self, dialogues: np.ndarray) -> "Sums":
-        """The same with 0 for all other dialogues, which then say nothing."""
-        return Sums(self.top * dialogues, self.bottom * dialogues)
+Row = tuple[tuple, list[tuple[np.ndarray, np.ndarray]]]
+"""Claim, choices and measure; and pairs of means (`by_dialogue`), of which the first ought to be higher."""
 
 
-class Specifications:
-    """Gathers rows of the table: what the estimate of each is made of, to estimate all at once."""
-
-    def __init__(self, data: GradedTurns) -> None:
-        self.starts = [rows[0] for rows in data.rows_of.values()]
-        self.rows: list[tuple] = []
-        self.pairs: list[tuple[int, Sums, Sums]] = []
-
-    def by_dialogue(self, values: np.ndarray) -> np.ndarray:
-        """Sums over the turns of each dialogue, [turns] to [dialogues]."""
-        return np.add.reduceat(values.astype(float), self.starts)
-
-    def share(self, top: np.ndarray, bottom: np.ndarray) -> Sums:
-        """`top` over `bottom`, both [turns]."""
-        return Sums(self.by_dialogue(top), self.by_dialogue(bottom))
-
-    def add(
-        self, claim: int, scoring: Scoring, choices: tuple, measure: str, *pairs: tuple[Sums, Sums]
-    ) -> None:
-        """A row: its estimate is the smallest difference of several pairs of means."""
-        self.pairs += [(len(self.rows), *pair) for pair in pairs]
-        self.rows.append((claim, *scoring, *choices, measure))
-
-    def table(self) -> pd.DataFrame:
-        """All rows with estimate, interval, dialogues behind it and state, sorted by claim."""
-        first, second = (
-            statistics.ratio(*(np.array([pair[place][part] for pair in self.pairs]).T for part in (0, 1)))
-            for place in (1, 2)
-        )
-        gap = first.minus(second)
-        ends = (np.round(part, statistics.DIGITS) for part in (gap.value, *statistics.interval(gap)))
-        begin = np.searchsorted([number for number, _, _ in self.pairs], np.arange(len(self.rows)))
-        parts = [np.minimum.reduceat(part, begin).tolist() for part in (*ends, gap.clusters)]
-        rows = [
-            (*row, mean, low, high, n, state(mean, low, high, also_zero=row[0] == 3))
-            for row, mean, low, high, n in zip(self.rows, *parts, strict=True)
-        ]
-        table = pd.DataFrame(rows, columns=list(COLUMNS))
-        return table.sort_values("claim", kind="stable", ignore_index=True)
+def by_dialogue(data: GradedTurns, top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """A mean, `top` over `bottom` [turns], as both sums of each dialogue, [2, dialogues]."""
+    starts = [rows[0] for rows in data.rows_of.values()]
+    return np.add.reduceat(np.array([top, bottom], dtype=float), starts, axis=1)
 
 
 def specifications(data: GradedTurns) -> pd.DataFrame:
@@ -224,37 +182,45 @@ def specifications(data: GradedTurns) -> pd.DataFrame:
 
     A choice on which a claim does not depend holds `–`. The estimate is the difference that the claim wants
     positive; of a claim that says several things at once it is the smallest of them, and so are the ends of
-    its interval.
+    its interval. `dialogues` are those behind the interval.
     """
     if not data.asked or not data.annotations:
         return pd.DataFrame(columns=list(COLUMNS))
-    ranked, found = rank(data), Specifications(data)
+    ranked = rank(data)
     gates = open_gates(data, np.array([one.top1 for one in ranked.values()]))
-    ks = list(dict.fromkeys(min(k, len(data.meme_ids)) for k in KS))
-    for measure in measures(data):
-        _add_values(found, data, measure, ranked, gates, ks)
-    _add_repeats(found, data, ranked, gates, ks)
-    at_known = np.isin(np.arange(len(data.asked)), data.known).astype(float)
-    for scoring_of, one in ranked.items() if len(data.known) else ():
-        every = np.zeros((5, len(data.asked)))
-        every[:, data.known] = one.ndcg, *one.single
-        full, *terms = (found.share(ndcg, at_known) for ndcg in every)
-        found.add(6, scoring_of, ("–", "–", "–"), "nDCG@5", *((full, term) for term in terms))
-    for number, scoring_of in enumerate(ranked):
+    rows = [row for measure in measures(data) for row in _by_value(data, measure, ranked, gates)]
+    at_known = np.isin(np.arange(len(data.asked)), data.known)
+    for number, (scoring_of, one) in enumerate(ranked.items()):
+        if len(data.known):
+            every = np.zeros((5, len(data.asked)))
+            every[:, data.known] = one.ndcg, *one.single
+            full, *terms = (by_dialogue(data, ndcg, at_known) for ndcg in every)
+            rows.append(((6, *scoring_of, "–", "–", "–", "nDCG@5"), [(full, term) for term in terms]))
         for gate, sent in gates.items():
-            own, fixed = (found.share(selection.follow_ups(data, s[number]), s[number]) for s in sent)
-            found.add(7, scoring_of, ("–", gate, "–"), "follow-ups", (fixed, own))
-    return found.table()
+            own, fixed = (by_dialogue(data, selection.gaps(data, s[number]) == 1, s[number]) for s in sent)
+            rows.append(((7, *scoring_of, "–", gate, "–", "follow-ups"), [(fixed, own)]))
+            shares = {k: _repeats(data, one.top[:, :k], sent[0][number]) for k in (1, *KS)}
+            rows += [((4, *scoring_of, str(k), gate, "–", "repeats"), [(shares[1], shares[k])]) for k in KS]
+    pairs = np.array([pair for _, of_row in rows for pair in of_row])  # [pairs, 2, 2, dialogues]
+    first, second = (statistics.ratio(*side) for side in pairs.transpose(1, 2, 3, 0))
+    gap = first.minus(second)
+    begin = np.cumsum([0, *(len(of_row) for _, of_row in rows[:-1])])
+    ends = np.round([gap.value, *statistics.interval(gap)], statistics.DIGITS)
+    smallest = [np.minimum.reduceat(part, begin).tolist() for part in (*ends, gap.clusters)]
+    found = [
+        (*row, mean, low, high, n, state(mean, low, high, also_zero=row[0] == 3))
+        for (row, _), mean, low, high, n in zip(rows, *smallest, strict=True)
+    ]
+    table = pd.DataFrame(found, columns=list(COLUMNS))
+    return table.sort_values("claim", kind="stable", ignore_index=True)
 
 
-def _add_values(
-    found: Specifications,
+def _by_value(
     data: GradedTurns,
     measure: Measure,
     ranked: Mapping[Scoring, Ranked],
     gates: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    ks: Sequence[int],
-) -> None:
+) -> Iterator[Row]:
     """Claims 1, 2, 3 and 5 under one measure, by exact expectations.
 
     Sampling is the mean over the top K, Random the mean over the library, out of which cancels how often it
@@ -266,44 +232,33 @@ def _add_values(
     for number, (scoring_of, one) in enumerate(ranked.items()):
         value = measure.values[scoring_of.embedder]
         known = np.ones(value.shape) if measure.zero else np.isfinite(value).astype(float)
-        both = np.nan_to_num(value), known
-        library = [part.mean(axis=1) for part in both]
-        firsts = {k: [part[turns, one.top[:, :k]].mean(axis=1) for part in both] for k in (1, *ks)}
-        anywhere = found.share(*library)
+        both = np.array([np.nan_to_num(value), known])
+        library = both.mean(axis=2)  # [2, turns]
+        firsts = {k: both[:, turns, one.top[:, :k]].mean(axis=2) for k in (1, *KS)}
         for gate, (by_gate, _) in gates.items():
             sent = by_gate[number]
-            greedy, *sampling = (found.share(*(sent * part for part in firsts[k])) for k in (1, *ks))
-            at_gate = found.share(*(sent * part for part in library))
-            random = {"any turns": anywhere, "the gate's turns": at_gate}
+            greedy, *sampling = (by_dialogue(data, *(sent * first)) for first in firsts.values())
+            random = {
+                "any turns": by_dialogue(data, *library),
+                "the gate's turns": by_dialogue(data, *(sent * library)),
+            }
             for reading, other in random.items():
-                found.add(1, scoring_of, ("–", gate, reading), measure.name, (greedy, other))
-            for k, mine in zip(map(str, ks), sampling, strict=True):
-                found.add(3, scoring_of, (k, gate, "–"), measure.name, (greedy, mine))
+                yield (1, *scoring_of, "–", gate, reading, measure.name), [(greedy, other)]
+            for k, mine in zip(map(str, KS), sampling, strict=True):
+                yield (3, *scoring_of, k, gate, "–", measure.name), [(greedy, mine)]
                 for reading, other in random.items():
-                    found.add(2, scoring_of, (k, gate, reading), measure.name, (mine, other))
-                    pairs = [(s.of(kind), other.of(kind)) for kind in kinds for s in (greedy, mine)]
-                    found.add(5, scoring_of, (k, gate, reading), measure.name, *pairs)
+                    yield (2, *scoring_of, k, gate, reading, measure.name), [(mine, other)]
+                    pairs = [(sums * kind, other * kind) for kind in kinds for sums in (greedy, mine)]
+                    yield (5, *scoring_of, k, gate, reading, measure.name), pairs
 
 
-def _add_repeats(
-    found: Specifications,
-    data: GradedTurns,
-    ranked: Mapping[Scoring, Ranked],
-    gates: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    ks: Sequence[int],
-) -> None:
-    """Claim 4: the expected share of memes that repeat an earlier one, Greedy's minus Sampling's."""
-    for number, (scoring_of, one) in enumerate(ranked.items()):
-        for gate, (by_gate, _) in gates.items():
-            sent, shares = by_gate[number], {}
-            for k in (1, *ks):
-                again = np.zeros(len(sent))
-                for rows in data.rows_of.values():
-                    mine = rows[sent[rows]]
-                    again[mine] = selection.expected_repeats(one.top[mine, :k])
-                shares[k] = found.share(again, sent)
-            for k in ks:
-                found.add(4, scoring_of, (str(k), gate, "–"), "repeats", (shares[1], shares[k]))
+def _repeats(data: GradedTurns, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """Expected share of memes that repeat an earlier one, if each is drawn from `top` [turns, K]."""
+    again = np.zeros(len(sent))
+    for rows in data.rows_of.values():
+        mine = rows[sent[rows]]
+        again[mine] = selection.expected_repeats(top[mine])
+    return by_dialogue(data, again, sent)
 
 
 def state(mean: float, low: float, high: float, also_zero: bool = False) -> str:
@@ -352,21 +307,16 @@ def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
 
     `by_choice` is the table of `shares_by_choice`; the share is that among the specifications that can tell.
     """
-    rows = []
-    for (claim, choice), part in by_choice.groupby(["claim", "choice"], sort=False):
-        row = {"claim": claim, "choice": choice, "sign": 0.0, "best value": "–", "worst value": "–"}
-        told = part.dropna(subset=["sign if told"]).set_index("value")["sign if told"]
-        if len(told):
-            row |= {
-                "sign": told.max() - told.min(),
-                "best value": told.idxmax(),
-                "worst value": told.idxmin(),
-            }
-        rows.append(row)
-    found = pd.DataFrame(rows, columns=["claim", "choice", "sign", "best value", "worst value"])
-    order = {text: number for number, text in CLAIMS.items()}
-    found = found.sort_values("sign", ascending=False, kind="stable")
-    return found.sort_values("claim", key=lambda claims: claims.map(order), kind="stable", ignore_index=True)
+    told = by_choice.dropna(subset="sign if told").astype({"sign if told": float}).set_index("value")
+    groups = told.groupby(["claim", "choice"], sort=False)["sign if told"]
+    table = {
+        "sign": groups.max() - groups.min(),
+        "best value": groups.idxmax(),
+        "worst value": groups.idxmin(),
+    }
+    place = {text: number for number, text in CLAIMS.items()}
+    found = pd.DataFrame(table).reset_index().sort_values("sign", ascending=False, kind="stable")
+    return found.sort_values("claim", key=lambda claims: claims.map(place), kind="stable", ignore_index=True)
 
 
 def shares(part: pd.DataFrame) -> dict[str, float]:

@@ -128,7 +128,6 @@ def models(folder: Path) -> dict[str, str]:
         "clip": tiny_clips.folder_of("clip", folder / "tiny-clip"),
         "baseline": tiny_clips.folder_of("align", folder / "tiny-align", seed=1),
         "bert": tiny_metrics.bert_folder(folder / "tiny-bert", [*texts, "The poster says that"]),
-        "bleurt": tiny_metrics.bleurt_folder(folder / "tiny-bleurt"),
     }
     return {name: str(path) for name, path in made.items()}
 
