@@ -3,6 +3,7 @@
 What is measured by people's or a model's grades is in `grades`, what by judges in `judges`.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -37,19 +38,18 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
     memes may be those of a run with more turns.
     """
-    if profile.evaluation.judge_sample is None:
+    most = profile.evaluation.judge_sample
+    if most is None or not placements:
         return list(placements)
-    groups: dict[tuple[str, str], list[Placement]] = {}
-    for placed in placements:
-        groups.setdefault((placed.dialogue_id, placed.strategy), []).append(placed)
-    chosen: set[tuple[str, str, int]] = set()
     longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
-    for (name, strategy), group in groups.items():
+    table = pd.DataFrame(
+        [(p.dialogue_id, p.strategy, p.turn) for p in placements], columns=["d", "s", "turn"]
+    )
+    for name, of_dialogue in table.groupby("d"):
         drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
-        rank = {int(turn) + 2: place for place, turn in enumerate(drawn)}
-        first = sorted(group, key=lambda placed: rank[placed.turn])[: profile.evaluation.judge_sample]
-        chosen |= {(name, strategy, placed.turn) for placed in first}
-    return [p for p in placements if (p.dialogue_id, p.strategy, p.turn) in chosen]
+        table.loc[of_dialogue.index, "place"] = np.argsort(drawn)[of_dialogue["turn"] - 2]
+    first = table.groupby(["d", "s"])["place"].rank() <= most
+    return [placed for placed, chosen in zip(placements, first, strict=True) if chosen]
 
 
 def meme_files(run: Run, memes: Mapping[str, Meme]) -> dict[str, Path]:
@@ -161,19 +161,13 @@ def text_pairs(
     pairs: list[tuple[Placement, TextKind, str]] = []
     for strategy, group in by_strategy.items():
         rng = statistics.rng(profile.seed, "shuffled", strategy)
-        own: dict[str, list[int]] = {}
-        for position, placed in enumerate(group):
-            own.setdefault(placed.dialogue_id, []).append(position)
-        for placed in group:
+        chats, _ = pd.factorize(np.array([placed.dialogue_id for placed in group]))
+        for placed, chat in zip(group, chats, strict=True):
             pairs.append((placed, "u_t", texts[placed.dialogue_id, placed.turn]))
             if following := texts.get((placed.dialogue_id, placed.turn + 1)):
                 pairs.append((placed, "u_t+1", following))
-            mine = own[placed.dialogue_id]
-            if len(mine) < len(group):
-                drawn = int(rng.integers(len(group) - len(mine)))  # among the others, then past one's own
-                for position in mine:
-                    drawn += position <= drawn
-                other = group[drawn]
+            if len(others := np.flatnonzero(chats != chat)):
+                other = group[others[rng.integers(len(others))]]
                 pairs.append((placed, "shuffled", texts[other.dialogue_id, other.turn]))
     return pairs
 
@@ -181,22 +175,11 @@ def text_pairs(
 def measure_consistency(
     run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
 ) -> tuple[list[Consistency], str]:
-    """Consistency of all placed memes, and the scorer's name.
+    """Consistency of all placed memes with the texts of `text_pairs`, and the scorer's name.
 
     Memes without any words are left out, save for a scorer of pictures.
     """
-    scorer = open_scorer(run, memes)
-    return measure(placements, dialogues, memes, scorer, run.profile), scorer.name
-
-
-def measure(
-    placements: Sequence[Placement],
-    dialogues: Mapping[str, Dialogue],
-    memes: Mapping[str, Meme],
-    scorer: Scorer,
-    profile: Profile,
-) -> list[Consistency]:
-    """Score every pair of `text_pairs`, save those of memes of which the scorer can encode nothing."""
+    scorer, profile = open_scorer(run, memes), run.profile
     able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
     pairs = text_pairs(able, dialogues, profile)
     scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
@@ -206,7 +189,7 @@ def measure(
             source=f"model {scorer.name}", profile=profile.name, seed=profile.seed,
         )
         for (placed, kind, _), value in zip(pairs, scores, strict=True)
-    ]  # fmt: skip
+    ], scorer.name  # fmt: skip
 
 
 # --- Tables 1 and 2 in the paper's form, and the comparisons of the analysis plan
@@ -352,9 +335,7 @@ def effects(
             for effect, metric, comparison, got in rows
         ]
     ).astype({"p": float})
-    primary = table.effect == "choice"
-    table["p_holm"] = np.nan
-    table.loc[primary, "p_holm"] = statistics.holm(list(table.loc[primary, "p"]))
+    table["p_holm"] = statistics.holm(table["p"].where(table["effect"] == "choice"))
     return table[list(EFFECTS)]
 
 
@@ -381,21 +362,17 @@ def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
     for judge in dict.fromkeys(r.judge for r in ratings):
         mine = [r for r in ratings if r.judge == judge and r.overall is not None]
         mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.dialogue.n_turns]
-        centred = any(r.raw is not None for r in mine)
-        for score_of, name in (("overall", "centred" if centred else "rating"), ("raw", "raw")):
+        centred = [r for r in mine if r.raw is not None]
+        for kind, scored in (("centred" if centred else "rating", mine), ("raw", centred)):
             greedy, random = (
-                [
-                    (r.dialogue_id, getattr(r, score_of))
-                    for r in mine
-                    if r.strategy == strategy and getattr(r, score_of) is not None
-                ]
-                for strategy in ("greedy", "random_same_turns")
+                [(r.dialogue_id, r.raw if kind == "raw" else r.overall) for r in scored if r.strategy == name]
+                for name in ("greedy", "random_same_turns")
             )
             if greedy and random:
                 got = statistics.cluster_auc(greedy, random)
                 apart = {1: "yes", -1: "reversed", 0: "no"}[statistics.direction(got.low, got.high, 0.5)]
                 apart = apart if np.isfinite(got.low) else "no interval"
-                rows.append((judge, name, got.mean, got.low, got.high, got.n, got.clusters, apart))
+                rows.append((judge, kind, got.mean, got.low, got.high, got.n, got.clusters, apart))
     return pd.DataFrame(rows, columns=list(JUDGE_CHECK))
 
 
@@ -408,14 +385,13 @@ def case_dialogues(
     placements: Sequence[Placement], dialogues: Sequence[Dialogue], profile: Profile
 ) -> list[str]:
     """First news and first role dialogue, by id, where every one of the case strategies places a meme."""
-    compared = set(case_strategies(profile))
-    have: dict[str, set[str]] = {}
-    for placed in placements:
-        have.setdefault(placed.dialogue_id, set()).add(placed.strategy)
-    able = sorted(d.dialogue_id for d in dialogues if compared <= have.get(d.dialogue_id, set()))
-    kind_of = {d.dialogue_id: d.kind for d in dialogues}
-    first = (next((name for name in able if kind_of[name] == kind), None) for kind in ("news", "role"))
-    return [name for name in first if name and compared]
+    places, wanted = {(p.dialogue_id, p.strategy) for p in placements}, case_strategies(profile)
+    found = []
+    for kind in ("news", "role"):
+        able = (d.dialogue_id for d in dialogues if d.kind == kind)
+        able = (name for name in able if wanted and {(name, strategy) for strategy in wanted} <= places)
+        found += sorted(able)[:1]
+    return found
 
 
 def table_2(
@@ -459,36 +435,12 @@ def consistency_frame(
     rows = []
     for kind in ("news", "role"):
         names = {d.dialogue_id for d in dialogues if d.kind == kind}
-        of_kind = [row for row in consistency if row.dialogue_id in names]
-        own = {
-            s: [r for r in of_kind if r.strategy == s and r.text == "u_t"]
-            for s in profile.retrieval.strategies
-        }
-        groups = {**own, "shuffled": [r for r in of_kind if r.text == "shuffled"]}
-        for strategy, group in groups.items() if of_kind else ():
+        mine = [row for row in consistency if row.dialogue_id in names]
+        for strategy in (*profile.retrieval.strategies, "shuffled") if mine else ():
+            group = [r for r in mine if (r.text, r.strategy) == ("u_t", strategy) or r.text == strategy]
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
             rows.append({"dataset": f"{kind}-based", "strategy": strategy, **got.row()})
     return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
-
-
-def measured_tables(
-    profile: Profile,
-    dialogues: Sequence[Dialogue],
-    placements: Sequence[Placement],
-    ratings: Sequence[Rating],
-    consistency: Sequence[Consistency],
-    graded: Mapping[str, Values],
-) -> dict[str, pd.DataFrame]:
-    """What `numbers.json` holds of judges, consistency and grades (`graded`, of placed memes by strategy)."""
-    cases = case_dialogues(placements, dialogues, profile)
-    return {
-        "meme_use": meme_use(placements, dialogues),
-        "table_1": table_1(ratings, consistency, dialogues, profile),
-        "table_2": table_2(cases, ratings, consistency, profile),
-        "effects": effects(ratings, consistency, dialogues, profile, graded),
-        "levels": levels(graded),
-        "judge_check": judge_check(ratings, profile),
-    }
 
 
 def evaluate_run(
@@ -513,9 +465,17 @@ def evaluate_run(
         "retrieval": systems,
         "retrieval_differences": differences,
     }
-    of_placed = grades.grades_of_placed(placements, truth)
-    quoted = measured_tables(profile, dialogues, placements, ratings, consistency, of_placed)
-    quoted["trust"] = trust
+    graded = grades.grades_of_placed(placements, truth)
+    cases = case_dialogues(placements, dialogues, profile)
+    quoted = {
+        "meme_use": meme_use(placements, dialogues),
+        "table_1": table_1(ratings, consistency, dialogues, profile),
+        "table_2": table_2(cases, ratings, consistency, profile),
+        "effects": effects(ratings, consistency, dialogues, profile, graded),
+        "levels": levels(graded),
+        "judge_check": judge_check(ratings, profile),
+        "trust": trust,
+    }
     tables = {
         **by_grades,
         **{name: quoted[name] for name in ("judge_check", "table_1", "effects", "meme_use")},
@@ -535,14 +495,8 @@ def evaluate_run(
 
 def frame_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """A table as plain JSON values: floats rounded to six digits, NaN as None."""
-
-    def clean(value: Any) -> Any:
-        value = value.item() if isinstance(value, np.generic) else value
-        if isinstance(value, float):
-            return round(value, 6) if np.isfinite(value) else None
-        return value
-
-    return [{key: clean(value) for key, value in row.items()} for row in frame.to_dict("records")]
+    rounded = frame.map(lambda value: round(value, 6) if isinstance(value, float) else value)
+    return json.loads(rounded.to_json(orient="records", double_precision=15))
 
 
 def distinct(texts: Sequence[str]) -> float:

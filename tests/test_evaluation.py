@@ -1,6 +1,7 @@
 """Consistency, Tables 1 and 2, effects and numbers, worked out by hand."""
 
 import json
+from types import SimpleNamespace
 
 import made_up
 import numpy as np
@@ -43,7 +44,7 @@ def test_equation_26_by_hand() -> None:
     assert evaluation.score(np.array([-1, 0, 0.5, 1, 1 + 1e-7])).tolist() == [0, 50, 75, 100, 100]
 
 
-def test_scores_are_cosines_of_caption_and_utterance() -> None:
+def test_scores_are_cosines_of_caption_and_utterance(monkeypatch) -> None:
     """Meme (.6, .8) against u_t (1, 0): cos .6, score 50 * 1.6 = 80; against u_t+1 (0, -1): cos -.8,
     score 10."""
     rows = {"caption": (0.6, 0.8), "d1 says 2": (1.0, 0.0), "d1 says 3": (0.0, -1.0)}
@@ -57,7 +58,9 @@ def test_scores_are_cosines_of_caption_and_utterance() -> None:
         def texts(self, texts):
             return np.array([rows[t] for t in texts])
 
-    got = evaluation.measure([placed("d1", 2)], SPOKEN, memes(m1="caption"), Table(), made_up.profile())
+    monkeypatch.setattr(evaluation, "open_scorer", lambda run, memes: Table())
+    run = SimpleNamespace(profile=made_up.profile())
+    got, _ = evaluation.measure_consistency(run, [placed("d1", 2)], SPOKEN, memes(m1="caption"))
     assert [(r.text, r.score) for r in got] == [("u_t", 80), ("u_t+1", 10)]
     assert (got[0].scorer, got[0].source, got[0].turn) == ("text:table", "model text:table", 2)
 
@@ -310,7 +313,7 @@ DIALOGUES = [made_up.dialogue("news-a"), made_up.dialogue("role-b").model_copy(u
 
 
 def records():
-    placements, ratings, rows = [], [], []
+    placements, ratings = [], []
     for number, name in enumerate(("news-a", "role-b")):
         for s, strategy in enumerate(ALL):
             for turn in (2, 4):
@@ -323,23 +326,20 @@ def records():
                 ratings.append(
                     made_up.rating(turn, 60.0 - 5 * s - number * s / 3 + turn, raw=50.0 - s, **where)
                 )
-                for text in ("u_t", "u_t+1", "shuffled"):
-                    rows.append(made_up.consistency(turn, 70.0 - s - number, text=text, **where))
-    return placements, ratings, rows
+    return placements, ratings
 
 
 def test_numbers_by_hand() -> None:
     """Two dialogues of 6 turns, TEXTS each: 7 + 7 + 7 + 7 + 5 + 7 characters = 40 / 6 a turn. Texts repeat,
     so at most half of the character pairs differ. 4 memes a strategy in 2 * 5 turns: rate .4."""
-    placements, ratings, rows = records()
+    placements, ratings = records()
     library = [made_up.meme(name) for name in ("m1", "m2", "m3")]
     found = evaluation.numbers(PROFILE, library, DIALOGUES, placements, ratings)
     assert found["dialogues"]["total"] == 2 and found["dialogues"]["turns"] == 12
     assert found["dialogues"]["mean_characters"] == pytest.approx(40 / 6, abs=1e-6)
     assert 0 < found["dialogues"]["distinct_2"] <= 0.5
     assert found["dialogues"]["summaries"] == 10 and found["dialogues"]["summaries_unscored"] == 0
-    tables = evaluation.measured_tables(PROFILE, DIALOGUES, placements, ratings, rows, {})
-    assert tables["meme_use"]["rate"].tolist() == [0.4] * 4 and tables["levels"].empty
+    assert evaluation.meme_use(placements, DIALOGUES)["rate"].tolist() == [0.4] * 4
     assert found["ratings"] == {
         "total": 16, "memes": 16, "judges": 1, "placed": 16, "unscored": 0, "sources": ["scripted"]
     }  # fmt: skip

@@ -17,7 +17,7 @@ from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm import replies
 from memecmd_utils.llm.messages import Image, Message, Reply
-from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
+from memecmd_utils.schemas import TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
 
@@ -282,9 +282,7 @@ def prompt(name: str) -> PromptSpec:
     return known[name]
 
 
-def message(
-    spec: PromptSpec, meme: TemplateMeme, info: TemplateInfo | None, context: bool, image: Image | None
-) -> Message:
+def message(spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, image: Image | None) -> Message:
     """What is asked about one meme.
 
     With `context` the template's "about" text is given, or it is said that there is none; a row without
@@ -296,7 +294,7 @@ def message(
     seen = [image] if image is not None and form.sees else []
     text = llm_prompts.render(
         f"template_{spec.file}",
-        about=info.about.strip() if with_context and info is not None else "",
+        about=about.strip() if with_context else "",
         with_context=with_context,
         has_image=bool(seen),
         text_only=not form.sees,

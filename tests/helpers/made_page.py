@@ -104,9 +104,16 @@ def run(folder: Path, found: Records | None = None) -> Run:
     made.save(found.memes, schemas.Meme)
     made.save_json("ground_truth.json", {"agreement": [], "placed": [], "retrieval": [], "timing": []})
     graded = grades_of_placed(found.placements, found.truth)
-    tables = evaluation.measured_tables(
-        profile, found.dialogues, found.placements, found.ratings, found.consistency, graded
-    )
+    judged = found.ratings, found.consistency
+    cases = evaluation.case_dialogues(found.placements, found.dialogues, profile)
+    tables = {
+        "meme_use": evaluation.meme_use(found.placements, found.dialogues),
+        "table_1": evaluation.table_1(*judged, found.dialogues, profile),
+        "table_2": evaluation.table_2(cases, *judged, profile),
+        "effects": evaluation.effects(*judged, found.dialogues, profile, graded),
+        "levels": evaluation.levels(graded),
+        "judge_check": evaluation.judge_check(found.ratings, profile),
+    }
     rows = {name: evaluation.frame_rows(table) for name, table in tables.items()}
     made.save_json("judge_checks.json", {**rows, "trust": []})
     made.save_json("studies.json", {"sentences": {}, "columns": {}, "tables": {"ablation": ABLATION}})
