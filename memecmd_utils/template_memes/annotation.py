@@ -16,7 +16,6 @@ from memecmd_utils import fetch, files, pictures, statistics
 from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm.budget import Spent
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
@@ -194,8 +193,8 @@ def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
 
 def estimate_readings(
     run: Run, memes: Sequence[TemplateMeme], about: Mapping[str, str], folder: Path
-) -> pd.DataFrame:
-    """A row per prompt and a total for `sampled_memes`, in the columns of `make cost`; no call is made."""
+) -> list[dict[str, Any]]:
+    """A row per prompt for `sampled_memes`, in the columns of `make cost`; no call is made."""
     profile, endpoint = run.profile, run.endpoint("annotator")
     settings = profile.cm50.annotation
     asked = sampled_memes(run, memes, folder)
@@ -208,9 +207,9 @@ def estimate_readings(
         compared = len(spec.form.devices) if issubclass(spec.form.schema, ThreeStepReply) else 0
         t_out = REPLY_TOKENS[spec.form.kind] + TOKENS_PER_COMPARISON * compared
         t_in, t_out = round(len(asked) * t_in / max(1, len(some))), len(asked) * t_out
-        at = f"07 {spec.name}", (STAGE, "annotation"), profile, profile.models.llm, endpoint
+        at = f"07 {spec.name}", profile, profile.models.llm, endpoint
         rows.append(budget.estimate_row(*at, len(asked), t_in, t_out))
-    return budget.with_real_usage(rows, Spent())
+    return rows
 
 
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) -> list[MemeReading]:
