@@ -21,7 +21,7 @@ from memecmd_utils.llm.budget import Spent, estimate_row
 from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.messages import Request
-from memecmd_utils.settings import Endpoint, Judge, Profile, run_name
+from memecmd_utils.settings import Endpoint, Judge, Profile
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
 MEME = schemas.Meme(
@@ -61,10 +61,10 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     own, n_turns = load_own(profile), profile.dialogue.n_turns
     n_written, n_dialogues = n_news + n_role, n_news + n_role + len(own)
 
-    def row(stage: str, at: str, task: str, calls: int, t_in: float, **whom: Any) -> dict[str, Any]:
+    def row(stage: str, task: str, calls: int, t_in: float, **whom: Any) -> dict[str, Any]:
         asked = {"llm": models.llm, "endpoint": generator, **whom}
         written = calls * REPLY_TOKENS[task]
-        return estimate_row(stage, (at, task), profile, calls=calls, t_in=t_in, t_out=written, **asked)
+        return estimate_row(stage, profile, calls=calls, t_in=t_in, t_out=written, **asked)
 
     def length(build: Callable[..., Request], first: int) -> float:
         """Tokens of the prompts for all turns of a dialogue."""
@@ -80,24 +80,22 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     summed_up, summaries = n_turns - 1, length(summary_request, 2)
     n_summaries = n_written * summed_up + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
-        row("02 annotation", "annotation", "annotation", n_memes,
-            n_memes * _tokens(request, profile, annotator), endpoint=annotator),
-        row("03 scenarios", "scenario", "scenario", 2 * n_role, 2 * n_role * per_scenario),
-        row("03 utterance", "dialogue_generation", "utterance", n_written * n_turns,
-            n_written * length(utterance_request, 1)),
-        row("03 summary", "dialogue_generation", "summary", n_summaries, n_summaries * summaries / summed_up),
+        row("02 annotation", "annotation", n_memes, n_memes * _tokens(request, profile, annotator),
+            endpoint=annotator),
+        row("03 scenarios", "scenario", 2 * n_role, 2 * n_role * per_scenario),
+        row("03 utterance", "utterance", n_written * n_turns, n_written * length(utterance_request, 1)),
+        row("03 summary", "summary", n_summaries, n_summaries * summaries / summed_up),
     ]  # fmt: skip
     if endpoints.embedder is not None and models.embedder == "endpoint":
         texts = 4 * n_memes + 3 * n_dialogues * summed_up
         tokens = n_memes * REPLY_TOKENS["annotation"] + n_dialogues * summed_up * REPLY_TOKENS["summary"]
         whom = {"llm": "openai", "endpoint": endpoints.embedder, "t_in": tokens, "t_out": 0}
-        rows.append(estimate_row("04 embedding", (TASK, TASK), profile, calls=texts / INPUTS, **whom))
+        rows.append(estimate_row("04 embedding", profile, calls=texts / INPUTS, **whom))
     for number, judge in enumerate(profile.evaluation.judges):
         endpoint = endpoints.judges[number] if number < len(endpoints.judges) else generator
-        spent = ("evaluation" if number == 0 else f"evaluation-{number + 1}", "rating")
         asked = _judge_calls(profile, judge, endpoint, n_dialogues, n_memes)
         name = f"05 judge {number + 1} ({judge.kind})"
-        rows.append(estimate_row(name, spent, profile, judge.llm, endpoint, *asked, judge.local_model))
+        rows.append(estimate_row(name, profile, judge.llm, endpoint, *asked, judge.local_model))
     return rows
 
 
@@ -139,9 +137,8 @@ def _judge_calls(
 
 
 def cost_text(profile: Profile) -> str:
-    """The estimate of a profile, beside what its run really used where it has begun. No call is made."""
-    spent = Spent(paths.processed / run_name(profile) / "usage" / "spent.jsonl")
-    table = budget.with_real_usage(estimate(profile, expected_memes(profile)), spent)
+    """The estimate of a profile. No call is made."""
+    rows = estimate(profile, expected_memes(profile))
     notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
     ends = profile.models.endpoints
     for endpoint in filter(None, (ends.generator, ends.annotator, *ends.judges, ends.embedder)):
@@ -153,7 +150,7 @@ def cost_text(profile: Profile) -> str:
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): it counts as "
                 f"{budget.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return budget.estimate_text(table) + "\n" + "\n".join(notes)
+    return "\n".join([budget.estimate_text(rows), *notes])
 
 
 def expected_memes(profile: Profile) -> int:

@@ -35,7 +35,6 @@ from memecmd_utils.llm.messages import (
     Reply,
     Request,
     Sampling,
-    UncertainReply,
     UnusableReply,
     plain_word,
 )
@@ -190,7 +189,7 @@ def p_yes(reply: Reply) -> float:
     """Probability of yes among yes and no, from the first token's alternatives.
 
     It is read where an answer is what the judge most likely gives: yes and no together have `LEAST_MASS`,
-    and no other word is likelier; else `UncertainReply`. An endpoint without log-probabilities, or with
+    and no other word is likelier; else `UnusableReply`. An endpoint without log-probabilities, or with
     those of another token than the answer's, gives 1 or 0 by the word itself.
     """
     yes, no = reply.yes_no or (0.0, 0.0)
@@ -199,7 +198,7 @@ def p_yes(reply: Reply) -> float:
         tops = (reply.first_token or {}).items()
         other = max((math.exp(p) for token, p in tops if plain_word(token) not in YES | NO), default=0.0)
         if mass < max(LEAST_MASS, other) - ROUNDING:
-            raise UncertainReply(
+            raise UnusableReply(
                 f"只能回答“是”或“否”，这两种回答的概率合计只有{mass:.2g}，最可能的是“{reply.text[:20]}”"
             )
         return yes / mass

@@ -227,7 +227,7 @@ def nearest(form: Form, files: Iterable[Path]) -> tuple[str, list[tuple[str, Any
     def distance(found: tuple[str, list[tuple[str, Any, Any]]]) -> tuple[int, int]:
         # Of equally many fields, those whose texts part later are nearer.
         texts = [(a, b) for _, a, b in found[1] if isinstance(a, str) and isinstance(b, str)]
-        return len(found[1]), -sum(_common_length(a, b) for a, b in texts)
+        return len(found[1]), -sum(_common_length(*pair) for pair in texts)
 
     read = (line for path in files for line in read_file(path))
     same_task = ((key, other) for key, other, _ in read if other.get("task") == form.get("task"))
@@ -251,12 +251,8 @@ def _difference_in_words(where: str, asked: Any, recorded: Any) -> str:
     if not where.endswith(".text") or not isinstance(asked, str) or not isinstance(recorded, str):
         return where
     start = max(0, _common_length(asked, recorded) - EXCERPT // 4)
-
-    def cut(text: str) -> str:
-        front, end = "…" * (start > 0), "…" * (len(text) > start + EXCERPT)
-        return front + text[start + len(front) : start + EXCERPT - len(end)] + end
-
-    return f"{where} (asked {cut(asked)!r}, recorded {cut(recorded)!r})"
+    asked, recorded = (text[start : start + EXCERPT] for text in (asked, recorded))
+    return f"{where} (from character {start}: asked {asked!r}, recorded {recorded!r})"
 
 
 def _common_length(a: str, b: str) -> int:

@@ -386,18 +386,3 @@ class MemeReading(Record):
     """Whether the template's "about" text was given; None: not known."""
     unscored: str = ""
     """Why there is no annotation; then the texts are empty."""
-
-
-class TemplateInfo(Record):
-    """A template: its names, what it means, and its blank picture."""
-
-    template: Text
-    title: str = ""
-    names: list[str] = Field([])
-    """Other names."""
-    about: str = ""
-    """What the template means: the context of knowledge-grounded annotation."""
-    url: str = ""
-    """Address of the blank picture."""
-    picture: str = ""
-    """File of the blank picture below the folder it was read from; empty where there is none."""

@@ -109,18 +109,14 @@ def test_tables_hold_each_model_beside_its_own_row(run: Run, tmp_path: Path) -> 
     )
     tuned = tuning.Tuned(pd.DataFrame(), 3, tmp_path / "weights")
     models = recall.models_of(settings, tuned)
-    assert [model.label for model in models] == [
-        "ALIGN-base",
-        "clip",
-        "tiny",
-        "CLIP-ViT-L/14@336px",
-        "Fine-tuned CLIP",
-    ]
+    assert list(models.values()) == ["ALIGN-base", "clip", "tiny", "CLIP-ViT-L/14@336px", "Fine-tuned CLIP"]
     measured = recall.measure(run, models, lambda _: ITEMS)
     two = recall.paper_table(2, measured).set_index(["model", "direction"])
     assert len(two) == 10 and two.loc[("CLIP-ViT-L/14@336px", "T2M"), "paper"] == 0.648
     row = two.loc[("CLIP-ViT-L/14@336px", "T2M")]
-    ranks = measured[3].rankings["meme_caption"].ranks["pair", "T2M"]
+    encoder, memes = run.clip(L14), recall.gallery(ITEMS, "meme_caption")
+    ranks = recall.rank_all(encoder.encode_texts(memes.texts), encoder.encode_images(memes.images), memes)
+    ranks = ranks["pair", "T2M"]
     assert row["value"] == pytest.approx(ranks.hits(1).mean()) and row["low"] < row["value"] < row["high"]
     assert two.loc[("ALIGN-base", "T2M"), "note"] == "not computed here: ALIGN is not here"
     assert "mtrclip.baselines" in two.loc[("CLIP-ViT-B/32", "M2T"), "note"]
@@ -135,8 +131,8 @@ def test_what_is_not_here_is_a_note(run: Run, capsys) -> None:
     def items(_: Run) -> list[RetrievalItem]:
         raise recall.DataSetError("no pictures")
 
-    [one] = recall.measure(run, [recall.Model("x", "x")], items)
-    assert one.note == "not computed here: no pictures" and recall.all_recalls([one]).empty
+    [note] = recall.measure(run, {"x": "x"}, items)["note"]
+    assert note == "not computed here: no pictures"
     assert recall.tune(run) is None and "mtrclip.tune is off" in capsys.readouterr().out
 
 

@@ -156,7 +156,8 @@ def test_a_miss_names_the_fields_that_differ_and_where_texts_part(tmp_path: Path
     told = opened(tmp_path).explain_miss(form(LONG + "乙", sampling={}))
     assert told == (
         f"the nearest recording, {key_of(near)[:16]}, differs in: messages[0].text "
-        f"(asked '…{LONG[-9:]}乙', recorded '…{LONG[-9:]}甲'), sampling.temperature"
+        f"(from character {len(LONG) - 10}: asked '{LONG[-10:]}乙', recorded '{LONG[-10:]}甲'), "
+        "sampling.temperature"
     )
     assert "nothing is recorded for task 'summary'" in opened(tmp_path).explain_miss(form(task="summary"))
 

@@ -30,7 +30,7 @@ from memecmd_utils.llm.messages import Image as Shown
 from memecmd_utils.llm.messages import Reply, UnusableReply
 from memecmd_utils.recordings import normalise
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError, TemplateAnnotation, TemplateRule
 from memecmd_utils.template_memes import (
     annotation,
@@ -48,11 +48,15 @@ MEME = TemplateMeme(
     meme_id="a1", template="Sad-Kettle", url="https://i.imgflip.com/a1.jpg", captions=["so >>> hot", " "],
     source="made up",
 )  # fmt: skip
-INFO = TemplateInfo(template="Sad-Kettle", about="It cries steam.", source="made up")
+ABOUT = "It cries steam."
 
 
 def table_of(records: dict[str, list[dict]]) -> pd.DataFrame:
-    rows = [data_sets._row(t, raw, i) for t, mine in records.items() for i, raw in enumerate(mine)]
+    rows = [
+        {"template": template, "position": position, **data_sets._entry(raw)}
+        for template, mine in records.items()
+        for position, raw in enumerate(mine)
+    ]
     return pd.DataFrame(rows, columns=data_sets.COLUMNS)
 
 
@@ -74,9 +78,6 @@ def test_imgflip_is_read_as_released_and_nobody_who_made_a_meme(tmp_path: Path) 
     assert "nobody-in-particular" not in table.to_string()
     first = table[table["template"] == "Sad-Kettle"].iloc[0]
     assert (first["meme_id"], first["position"], len(first["captions"])) == ("sa00000", 0, 2)
-    infos = data_sets.read_infos(checkout / "dataset", "ImgFlip575K")
-    assert infos["Dont-Feed-Dave"].title == "Don't Feed Dave"
-    assert infos["Sad-Kettle"].names == ["one more name", "another"]
 
 
 @pytest.mark.parametrize(
@@ -100,12 +101,12 @@ def test_cm50_is_read_with_its_readings_and_templates(tmp_path: Path) -> None:
     both = [annotated("Sad-Kettle", record("Sad-Kettle", n)) for n in (1, 3)]
     (folder / "training_set.json").write_text(json.dumps([*both, {"type": "x"}]), encoding="utf-8")
     left_out: list[str] = []
-    memes, readings, infos = data_sets.read_cm50(folder, left_out)
+    memes, readings, about, blank = data_sets.read_cm50(folder, left_out)
     assert {m.meme_id: m.split for m in memes} == {
         "sa00001": "validation", "sa00003": "train", "ta00002": "validation",
     }  # fmt: skip
     assert {r.source for r in readings} == {"gpt-4o@cm50"} and readings[0].emotion == "joy"
-    assert infos[0].about == "What Sad-Kettle means." and (folder / infos[0].picture).is_file()
+    assert about["Sad-Kettle"] == "What Sad-Kettle means." and blank["Sad-Kettle"].is_file()
     assert left_out[0].startswith("training_set.json: 1 records cannot be read")
     with pytest.raises(data_sets.DataSetError, match="50_template_info"):
         data_sets.read_cm50(tmp_path / "nothing", [])
@@ -261,11 +262,11 @@ def test_prompts_have_what_their_rows_say() -> None:
     table = prompts.prompt_table()
     assert table.loc["gpt4o", "published"] == 49 and set(table["table"]) == {5, 9, 10, 11}
     for spec in (spec for spec in prompts.paper_rows() if spec.file):
-        text = prompts.message(spec, MEME, INFO, True, None).text
+        text = prompts.message(spec, MEME, ABOUT, True, None).text
         assert ("It cries steam." in text) == (spec.context != "no"), spec.name
         assert "hot" in text and ">>> hot" not in text, "fenced"
         assert ("Sad-Kettle" in text) == spec.form.sees
-        seen = prompts.message(spec, MEME, INFO, False, Shown(image_id="x", load=str))
+        seen = prompts.message(spec, MEME, ABOUT, False, Shown(image_id="x", load=str))
         assert len(seen.images) == spec.form.sees and "It cries steam." not in seen.text
     with pytest.raises(ProfileError, match="gpt4o"):
         prompts.prompt("three_step_critical")
@@ -324,7 +325,9 @@ def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) ->
     profile = Profile(name="p")
     specs = annotation.passes(profile.cm50.annotation)
     chat = Chat(ScriptedBackend(reply), None, "live", 4)
-    first, second = asyncio.run(annotation.annotate(memes, [INFO], chat, profile, specs, tmp_path))
+    first, second = asyncio.run(
+        annotation.annotate(memes, {"Sad-Kettle": ABOUT}, chat, profile, specs, tmp_path)
+    )
     assert first.prompt == "gpt4o+three_step_12" and first.context and first.emotion == "sadness"
     assert first.literary_devices == ["irony"] and first.image_caption == FIVE["visual elaboration"]
     assert second.prompt.endswith("(text only)") and second.unscored.startswith("three_step_12:")
@@ -399,7 +402,7 @@ def test_what_a_person_said_is_read_and_counted(tmp_path: Path, monkeypatch) -> 
     run = run_of(tmp_path, cm50={"matching": {"confirmed": str(file), "clip": "own/clip"}})
     file.write_text("\ufeffinstance,template,action\nnear,cat,keep\n", encoding="utf-8")
     said = matching.confirmed_matches(run, done, "memecap")
-    assert dict(zip(said["template"], said["confirmed"], strict=True)) == {"cat": True, "dog": None}
+    assert said["template"].tolist() == ["cat", "dog"] and said["confirmed"].tolist()[:1] == [True]
     counts = matching.match_counts(run, done, said, "memecap")
     assert counts.loc["confirmed by a person", "pairs"] == "1 (1 looked at)"
     assert counts.loc["confirmed by a person", "paper"] == "another model: none"
@@ -440,7 +443,7 @@ def test_macro_f1_both_ways() -> None:
     assert found["macro-F1 flattened"] == f"{(2 * 2 / (2 * 2 + 2) + 2 * 8 / (2 * 8 + 2)) / 2:.3f}"
 
 
-def test_tables_9_to_11_score_real_readings_alone(tmp_path: Path) -> None:
+def test_tables_9_to_11_score_readings_by_prompt(tmp_path: Path) -> None:
     (tmp_path / "memes-test.json").write_text(json.dumps([memecap_row("a")]), encoding="utf-8")
     labels = tmp_path / "figmemes_annotations.tsv"
     labels.write_text("img_name\t" + "\t".join(data_sets.FIGMEMES_LABELS) + "\n7.png\t0\t0\t1\t0\t0\t0\n")
@@ -458,14 +461,6 @@ def test_tables_9_to_11_score_real_readings_alone(tmp_path: Path) -> None:
     assert "names this prompt" in ten.loc[("caption_few_shot", "extended"), "note"]
     assert found[11].set_index("prompt").loc["three_step_12", "memes"] == 1
     assert found[9]["memes"].sum() == 0, "a reading without the picture is of another prompt"
-    made_up = [one.model_copy(update={"source": "simulated"}) for one in real]
-    assert (
-        sum(
-            table["memes"].sum()
-            for table in tables.quality_tables(made_up, tmp_path, labels, chosen).values()
-        )
-        == 0
-    )
     nothing = tables.quality_tables(real, None, None, chosen)
     assert "cm50.memecap" in nothing[10]["note"].iloc[-1] and nothing[11]["memes"].sum() == 0
 

@@ -6,13 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memecmd_utils.llm.messages import BudgetReached, Reply, Request
 from memecmd_utils.settings import Endpoint, Profile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BATCH_DISCOUNT = 0.5
 """Share of the price that a provider's batches cost."""
@@ -161,13 +158,10 @@ def tokens_per_image(endpoint: Endpoint) -> int:
 
 
 def estimate_row(
-    stage: str, spent: tuple[str, str], profile: Profile, llm: str, endpoint: Endpoint, calls: float,
-    t_in: float, t_out: float, local_model: str | None = None,
+    stage: str, profile: Profile, llm: str, endpoint: Endpoint, calls: float, t_in: float, t_out: float,
+    local_model: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Reckon money and hours of so many calls and tokens; what this machine answers costs no money.
-
-    `spent`: stage and task under which `Spent` has the real figures.
-    """
+    """Reckon money and hours of so many calls and tokens; what this machine answers costs no money."""
     usd = (t_in * (endpoint.usd_per_million_in or 0) + t_out * (endpoint.usd_per_million_out or 0)) / 1e6
     seconds = calls * REMOTE_SECONDS_PER_CALL / profile.models.concurrency
     model = endpoint.model or "(no model named)"
@@ -177,30 +171,14 @@ def estimate_row(
         seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
         model, usd = local_model or profile.models.local_model, 0.0
     row = {"stage": stage, "model": model, "calls": round(calls), "tokens_in": round(t_in)}
-    return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600, "spent": spent}
+    return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 
 
-def with_real_usage(rows: "list[dict[str, Any]]", spent: Spent) -> "pd.DataFrame":
-    """Rows of `estimate_row` with a total, and what the run's answers really took where it has begun.
-
-    What the estimate does not know of has a row of its own.
-    """
+def estimate_text(rows: list[dict[str, Any]]) -> str:
+    """Rows of `estimate_row` and their total as a table for a terminal."""
     import pandas as pd
 
-    known = {row["spent"] for row in rows}
-    others = [
-        {"stage": f"other: {' '.join(dict.fromkeys(k))}", "spent": k} for k in spent.rows if k not in known
-    ]
-    table = pd.DataFrame([*rows, *others]).fillna({"model": ""}).fillna(0)
-    if spent.rows:
-        for name in ("calls", "tokens_in", "tokens_out", "usd"):
-            table[f"real_{name}"] = [spent.rows.get(key, Counter())[name] for key in table.spent]
-    table = table.drop(columns="spent")
-    total = {"stage": "total", "model": ""} | table[table.columns[2:]].sum().to_dict()
-    return pd.concat([table, pd.DataFrame([total])], ignore_index=True)
-
-
-def estimate_text(table: "pd.DataFrame") -> str:
-    """The table for a terminal: whole calls and tokens, money and hours with four digits."""
-    whole = {name: "{:,.0f}".format for name in table.columns[2:] if "usd" not in name and name != "hours"}
+    table = pd.DataFrame(rows)
+    table.loc[len(rows)] = {"stage": "total", "model": "", **table[table.columns[2:]].sum()}
+    whole = dict.fromkeys(("calls", "tokens_in", "tokens_out"), "{:,.0f}".format)
     return table.to_string(index=False, float_format="{:,.4f}".format, formatters=whole)

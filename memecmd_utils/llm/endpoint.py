@@ -36,7 +36,7 @@ IN_A_ROW = 10
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
-MAPPED = ("max_tokens", "temperature", "top_p", "presence_penalty", "seed", "stop", "logprobs")
+MAPPED = ("max_tokens", "temperature", "presence_penalty", "seed", "stop", "logprobs")
 NO_CREDIT = re.compile("insufficient_quota|billing_hard_limit_reached")
 FILTER_CODE = re.compile(
     r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'

@@ -38,7 +38,6 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     temperature: float | None = None
-    top_p: float | None = None
     presence_penalty: float | None = None
     max_tokens: int | None = None
     stop: list[str] | None = None
@@ -149,7 +148,6 @@ class Answer(BaseModel, Generic[T]):
     reason: str = ""
     attempts: int = 1
     source: str
-    replayed: bool = False
 
 
 class UnusableReply(ValueError):
@@ -158,13 +156,6 @@ class UnusableReply(ValueError):
 
 class CutReply(UnusableReply):
     """Raised by a parser: the reply breaks off, in whatever way the server says so or does not."""
-
-
-class UncertainReply(UnusableReply):
-    """Raised by a rule of reading that recorded replies may be older than.
-
-    A replayed reply that does not keep it is unusable, as a new one is, and no error.
-    """
 
 
 class BrokenRules(UnusableReply):

@@ -36,7 +36,6 @@ from memecmd_utils.template_memes.metrics import all_metrics
 from memecmd_utils.template_memes.prompts import prompt_table
 from memecmd_utils.template_memes.recall import (
     RetrievalItem,
-    all_recalls,
     cm50_items,
     gallery,
     measure,

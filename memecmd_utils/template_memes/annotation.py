@@ -12,15 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import fetch, statistics
+from memecmd_utils import fetch, files, pictures, statistics
 from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm.budget import Spent
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, TemplateInfo, TemplateMeme
+from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
 from memecmd_utils.template_memes import data_sets, prompts
 from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet
@@ -39,8 +38,7 @@ UNKNOWN = "unknown"
 
 def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
     """The prompts of an annotation, captions first; either may be left out, but not both."""
-    names = filter(None, (settings.prompt, settings.devices_prompt))
-    specs = [prompts.prompt(name) for name in names]
+    specs = [prompts.prompt(name) for name in (settings.prompt, settings.devices_prompt) if name]
     devices = [spec.form.kind == "literary devices" for spec in specs]
     if devices != [False] * bool(settings.prompt) + [True] * bool(settings.devices_prompt) or not specs:
         raise ProfileError("prompt must ask for captions, devices_prompt for literary devices, one at least")
@@ -79,7 +77,7 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
 
 
 def _request(
-    spec: PromptSpec, meme: TemplateMeme, about: TemplateInfo | None, settings: TemplateAnnotation,
+    spec: PromptSpec, meme: TemplateMeme, about: str, settings: TemplateAnnotation,
     image: Image | None = None, seed: int = 0,
 ) -> Request:  # fmt: skip
     """What one prompt asks about one meme."""
@@ -96,7 +94,7 @@ def _request(
 
 async def annotate(
     memes: Sequence[TemplateMeme],
-    infos: Iterable[TemplateInfo],
+    about: Mapping[str, str],
     chat: Chat,
     profile: Profile,
     specs: Sequence[PromptSpec],
@@ -109,18 +107,19 @@ async def annotate(
     attempts, is kept with the reason in `unscored` and empty texts. `context` is true where an "about" text
     was given in every pass.
     """
-    settings, about = profile.cm50.annotation, {info.template: info for info in infos}
+    settings = profile.cm50.annotation
     with_context = all(spec.gives_context(settings.context) for spec in specs)
     sha256 = llm_prompts.prompt_sha256(*(f"template_{spec.file}" for spec in specs))
-    picture = data_sets.pictures_in(folder)
+    there = data_sets.pictures_below(folder) if folder else {}
 
     async def ask(request: Request) -> Answer:
         return await chat.ask(request, partial(prompts.parse, schema=request.reply_schema))
 
     async def one(meme: TemplateMeme) -> MemeReading:
         seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
-        info, image = about.get(meme.template), picture(meme)
-        requests = [_request(spec, meme, info, settings, image, seed) for spec in specs]
+        known, path = about.get(meme.template, ""), there.get(meme.meme_id)
+        image = Image(image_id=files.sha256(path), load=partial(_picture_url, path)) if path else None
+        requests = [_request(spec, meme, known, settings, image, seed) for spec in specs]
         answers = await asyncio.gather(*map(ask, requests))
         bar.update()
         seen = all(request.messages[-1].images for request in requests)
@@ -128,7 +127,7 @@ async def annotate(
             meme_id=meme.meme_id,
             template=meme.template,
             prompt="+".join(spec.name for spec in specs) + ("" if seen else TEXT_ONLY),
-            context=info is not None and bool(info.about.strip()) and with_context,
+            context=bool(known.strip()) and with_context,
             source=" and ".join(dict.fromkeys(answer.source for answer in answers)),
             profile=profile.name,
             prompt_sha256=sha256,
@@ -138,6 +137,10 @@ async def annotate(
 
     with Progress(chat, len(memes), "readings", "meme") as bar:
         return await chat.side_by_side(one(meme) for meme in memes)
+
+
+def _picture_url(path: Path) -> str:
+    return pictures.picture_url(pictures.decode(path), "JPEG", quality=95)
 
 
 def _fields(specs: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[str, Any]:
@@ -150,7 +153,7 @@ def _fields(specs: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[str,
 
 
 def read_memes(
-    run: Run, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], folder: Path,
+    run: Run, memes: Sequence[TemplateMeme], about: Mapping[str, str], folder: Path,
     specs: Sequence[PromptSpec] | None = None,
 ) -> list[MemeReading]:  # fmt: skip
     """Annotate memes with the run's annotator; `folder` has their pictures, for one that is marked `vision`.
@@ -165,7 +168,7 @@ def read_memes(
         specs, memes = passes(run.profile.cm50.annotation), sampled_memes(run, memes, folder)
     with run.chat("annotator", STAGE) as chat:
         shown = folder if sees(run) else None
-        return llm_chat.run(annotate(memes, infos, chat, run.profile, specs, shown))
+        return llm_chat.run(annotate(memes, about, chat, run.profile, specs, shown))
 
 
 def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
@@ -189,24 +192,24 @@ def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
 
 
 def estimate_readings(
-    run: Run, memes: Sequence[TemplateMeme], infos: Iterable[TemplateInfo], folder: Path
-) -> pd.DataFrame:
-    """A row per prompt and a total for `sampled_memes`, in the columns of `make cost`; no call is made."""
-    profile, about = run.profile, {info.template: info for info in infos}
-    settings, endpoint = profile.cm50.annotation, run.endpoint("annotator")
+    run: Run, memes: Sequence[TemplateMeme], about: Mapping[str, str], folder: Path
+) -> list[dict[str, Any]]:
+    """A row per prompt for `sampled_memes`, in the columns of `make cost`; no call is made."""
+    profile, endpoint = run.profile, run.endpoint("annotator")
+    settings = profile.cm50.annotation
     asked = sampled_memes(run, memes, folder)
     some = draw_sample(asked, LOOKED_AT, profile.seed)
     image, rows = Image(image_id="estimate", load=str) if sees(run) else None, []
     for spec in passes(settings):
-        requests = [_request(spec, meme, about.get(meme.template), settings, image) for meme in some]
+        requests = [_request(spec, meme, about.get(meme.template, ""), settings, image) for meme in some]
         t_in = TOKENS_PER_CHARACTER * sum(len(request.messages[-1].text) for request in requests)
         t_in += budget.tokens_per_image(endpoint) * sum(len(r.messages[-1].images) for r in requests)
         compared = len(spec.form.devices) if issubclass(spec.form.schema, ThreeStepReply) else 0
         t_out = REPLY_TOKENS[spec.form.kind] + TOKENS_PER_COMPARISON * compared
         t_in, t_out = round(len(asked) * t_in / max(1, len(some))), len(asked) * t_out
-        at = f"07 {spec.name}", (STAGE, "annotation"), profile, profile.models.llm, endpoint
+        at = f"07 {spec.name}", profile, profile.models.llm, endpoint
         rows.append(budget.estimate_row(*at, len(asked), t_in, t_out))
-    return budget.with_real_usage(rows, Spent())
+    return rows
 
 
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) -> list[MemeReading]:
@@ -231,7 +234,7 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
         elif "test set" not in spec.measured_on:
             memes = [meme for meme in memes if meme.template != UNKNOWN]
         if memes:
-            readings += read_memes(run, memes, data.infos, folder, [spec])
+            readings += read_memes(run, memes, data.about, folder, [spec])
         else:
             what = "a model that sees and pictures" if spec.form.sees else "the texts on the memes"
             print(f"not computed here: {name} needs {what} of {TITLES[dataset]} ({spec.measured_on})")

@@ -22,9 +22,8 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import fetch, files, pictures
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import messages
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, Split, TemplateInfo, TemplateMeme, Text
+from memecmd_utils.schemas import MemeReading, Split, TemplateMeme, Text
 from memecmd_utils.settings import Profile
 
 COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions"]
@@ -36,6 +35,7 @@ PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
 """Base name of the picture in an address."""
 DataSet = Literal["memecap", "figmemes"]
+NOT_COMPUTED = "not computed here"
 TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
 FIGMEMES_LABELS = ("allusion", "exaggeration", "irony", "anthrop", "metaphor", "contrast")
 """The literary devices of FigMemes, as its files spell them."""
@@ -90,26 +90,26 @@ class OtherMeme(BaseModel):
 
 
 def _valid(
-    rows: Iterable[Any], parse: Callable[[Any, int], Parsed], name: str, left_out: list[str]
+    rows: Iterable[Any], parse: Callable[[Any], Parsed], name: str, left_out: list[str]
 ) -> Iterator[Parsed]:
-    """What `parse` makes of each row and its position; `left_out` gets a sentence on those it cannot read."""
+    """What `parse` makes of each row; `left_out` gets a sentence on those that it cannot read."""
     first, n = "", 0
-    for position, row in enumerate(rows):
+    for number, row in enumerate(rows, start=1):
         try:
-            yield parse(row, position)
+            yield parse(row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             why = " ".join(str(error).split())[:200]
-            first, n = first or f"the first is record {position + 1}: {why}", n + 1
+            first, n = first or f"the first is record {number}: {why}", n + 1
     if n:
         left_out.append(f"{name}: {n:,} records cannot be read, {first}")
 
 
-def _row(template: str, raw: Any, position: int) -> tuple:
-    """The values of `COLUMNS`; the fields of `metadata` may also lie beside the others."""
-    entry = Entry.model_validate({**raw, **raw["metadata"]} if "metadata" in raw else raw)
+def _entry(raw: Any) -> dict[str, Any]:
+    """A record's `meme_id` and fields of `Entry`; those of `metadata` may also lie beside the others."""
+    entry = Entry.model_validate({**raw, **raw.get("metadata", {})})
     if not (found := MEME_ID.search(entry.url)):
         raise ValueError(f"no meme is named in the address {entry.url!r}")
-    return (found[1], template, position, *(value for _, value in entry))
+    return {"meme_id": found[1], **dict(entry)}
 
 
 def _json(path: Path) -> Any:
@@ -139,40 +139,20 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
     found = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
     rows = []
     for path in tqdm(found, desc="templates", unit="file"):
-        template = path.name.partition(".json")[0]
-        rows += _valid(_json(path), partial(_row, template), path.name, left_out)
+        named = {"template": path.name.partition(".json")[0]}
+        entries = _valid(_json(path), _entry, path.name, left_out)
+        rows += [{**named, "position": position, **entry} for position, entry in enumerate(entries)]
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def read_infos(folder: Path, source: str) -> dict[str, TemplateInfo]:
-    """Templates by name, from `templates.json` or `templates/<template>.json` in a folder.
-
-    `picture` is the blank picture's path below the folder.
-    """
-    one = folder / "templates.json"
-    entries = _json(one) if one.is_file() else {p.stem: _json(p) for p in folder.glob("templates/*.json")}
-    blank = {path.stem: path for path in sorted(folder.glob("templates/img/*"))}
-    return {
-        template: TemplateInfo(
-            template=template,
-            title=entry.get("title", "").removesuffix(" Meme Template").strip(),
-            names=[name.strip() for name in entry.get("alternative_names", "").split(",") if name.strip()],
-            url=entry.get("template_url", ""),
-            picture=blank[template].relative_to(folder).as_posix() if template in blank else "",
-            source=source,
-        )
-        for template, entry in sorted(entries.items())
-    }
 
 
 def read_cm50(
     folder: Path, left_out: list[str]
-) -> tuple[list[TemplateMeme], list[MemeReading], list[TemplateInfo]]:
-    """What CM50 published: memes, what the paper's annotator said of them, and templates.
+) -> tuple[list[TemplateMeme], list[MemeReading], dict[str, str], dict[str, Path]]:
+    """What CM50 published: memes, what the paper's annotator said of them, texts and pictures of templates.
 
     Sets are JSON lists, plain, gzipped or in a zip, with `train` or `valid` in their name. A meme that stands
-    in both is one of validation. Template texts are in `50_template_info.json`, names and blank pictures in a
-    folder `templates`.
+    in both is one of validation. Template texts are in `50_template_info.json`, blank pictures in a folder
+    `templates/img`.
     """
     memes: dict[str, TemplateMeme] = {}
     readings: dict[str, MemeReading] = {}
@@ -180,14 +160,10 @@ def read_cm50(
         for name, rows in _annotated(folder, split[:5]):
             for meme, reading in _valid(rows, partial(_published, split), name, left_out):
                 memes[meme.meme_id], readings[meme.meme_id] = meme, reading
-    about = _one_of(folder, "50_template_info.json")
-    base = next((path.parent for path in sorted(folder.rglob("templates")) if path.is_dir()), folder)
-    known, infos = read_infos(base, CM50), []
-    for template, entry in _json(about).items():
-        info = known.get(template) or TemplateInfo(template=template, source=CM50)
-        picture = (base / info.picture).relative_to(folder).as_posix() if info.picture else ""
-        infos.append(info.model_copy(update={"about": entry.get("about") or "", "picture": picture}))
-    return list(memes.values()), list(readings.values()), infos
+    info, images = _json(_one_of(folder, "50_template_info.json")), folder.rglob("templates/img/*")
+    about = {template: said.get("about") or "" for template, said in info.items()}
+    blank = {path.stem: path for path in sorted(images) if path.stem in about}
+    return list(memes.values()), list(readings.values()), about, blank
 
 
 def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
@@ -202,18 +178,16 @@ def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
                         yield name, json.loads(archive.read(name))
 
 
-def _published(split: Split, raw: Any, _: int) -> tuple[TemplateMeme, MemeReading]:
+def _published(split: Split, raw: Any) -> tuple[TemplateMeme, MemeReading]:
     said = Said.model_validate(raw)
-    meme_id, template, _, *values = _row(said.template, raw, 0)
-    fields = dict(zip(COLUMNS[3:], values, strict=True))
-    meme = TemplateMeme(meme_id=meme_id, template=template, source=CM50, split=split, **fields)
-    return meme, MemeReading(meme_id=meme_id, source=READER, **said.model_dump())
+    meme = TemplateMeme(template=said.template, source=CM50, split=split, **_entry(raw))
+    return meme, MemeReading(meme_id=meme.meme_id, source=READER, **said.model_dump())
 
 
 def read_memecap(place: Path) -> list[OtherMeme]:
     """MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a folder that holds it."""
     rows, left_out = _json(_one_of(place, "memes*test*.json*")), []
-    memes = list(_valid(rows, lambda raw, _: OtherMeme.model_validate(raw), "MemeCap", left_out))
+    memes = list(_valid(rows, OtherMeme.model_validate, "MemeCap", left_out))
     print(*left_out, end="\n" * len(left_out))
     return memes
 
@@ -264,7 +238,10 @@ class Data(NamedTuple):
     memes: list[TemplateMeme]
     readings: list[MemeReading]
     """What CM50 published: memes with their part of the split, and what its annotator said of them."""
-    infos: list[TemplateInfo]
+    about: dict[str, str]
+    """What each template means: the context of knowledge-grounded annotation."""
+    blank: dict[str, Path]
+    """Picture of each template without words."""
     left_out: list[str]
     """Sentences on records that cannot be read."""
 
@@ -277,7 +254,7 @@ class Data(NamedTuple):
     def lacks(self, *names: str) -> str:
         """Which of these data sets are missing, as a sentence; empty where none is."""
         absent = [f"{name} ({self.found[name].source.title})" for name in names if not self.found[name].path]
-        return f"not computed here without {' and '.join(absent)}, see the table of data sets" * bool(absent)
+        return f"{NOT_COMPUTED} without {' and '.join(absent)}, see the table of data sets" * bool(absent)
 
     def joined(self, kept: Iterable[TemplateMeme] = ()) -> list[TemplateMeme]:
         """Memes that the rule keeps and those that CM50 published, each once, in CM50's part of the split."""
@@ -306,26 +283,6 @@ def is_readable(file: Path) -> bool:
     except pictures.ImageRejected as error:
         print(f"{file.name} is left out: {error}")
         return False
-
-
-def pictures_in(folder: Path | None) -> Callable[[TemplateMeme], messages.Image | None]:
-    """Gives a meme's picture for a model that sees, None where there is none.
-
-    It is known to the recordings by the hash of its file, and read again only when it is sent.
-    """
-    there = {} if folder is None else pictures_below(folder)
-
-    def find(meme: TemplateMeme) -> messages.Image | None:
-        path = there.get(meme.meme_id)
-        return messages.Image(image_id=files.sha256(path), load=partial(_data_url, path)) if path else None
-
-    return find
-
-
-def _data_url(path: Path) -> str:
-    data = path.read_bytes()
-    whole = data.startswith((b"\xff\xd8", b"\x89PNG"))  # what every model reads
-    return files.data_url(data) if whole else pictures.picture_url(pictures.decode_bytes(data), "PNG")
 
 
 def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> dict[str, int]:
@@ -359,14 +316,10 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> d
 def load_data(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
     found, left_out = fetch.locate(run.profile, fetch=False), []
-    imgflip, published = found["imgflip"].path, found["cm50"].path
-    records, infos = pd.DataFrame(columns=COLUMNS), {}
-    if imgflip:
-        records = read_records(imgflip, left_out)
-        infos = read_infos(imgflip / "dataset" if (imgflip / "dataset").is_dir() else imgflip, IMGFLIP)
-    memes, readings, own = read_cm50(published, left_out) if published else ([], [], [])
-    infos |= {info.template: info for info in own}
-    return Data(found, records, memes, readings, list(infos.values()), left_out)
+    imgflip, cm50 = found["imgflip"].path, found["cm50"].path
+    records = read_records(imgflip, left_out) if imgflip else pd.DataFrame(columns=COLUMNS)
+    published = read_cm50(cm50, left_out) if cm50 else ([], [], {}, {})
+    return Data(found, records, *published, left_out)
 
 
 def write_memes(
@@ -377,10 +330,8 @@ def write_memes(
     Of several readings of one meme the last counts; one that came to nothing takes the place of none.
     """
     known = {meme.meme_id for meme in memes}
-    last: dict[str, MemeReading] = {}
-    for reading in readings:
-        if reading.meme_id in known and not (reading.unscored and reading.meme_id in last):
-            last[reading.meme_id] = reading
+    scored_last = sorted(readings, key=lambda reading: not reading.unscored)
+    last = {reading.meme_id: reading for reading in scored_last if reading.meme_id in known}
     run.save(memes, TemplateMeme)
     run.save(last.values(), MemeReading)
     return list(last.values())

@@ -18,14 +18,13 @@ from memecmd_utils.files import paths
 from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.template_memes import data_sets
-from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet, DataSetError
+from memecmd_utils.template_memes.data_sets import NOT_COMPUTED, TITLES, Data, DataSet, DataSetError
 
 PAPER_PAIRS = {"figmemes": 46, "memecap": 42}  # pairs that the paper was left with after a look at each
 PAPER_CLIP = "openai/clip-vit-large-patch14-336"  # the model that its limits are made for
 SHEET_SIDE, LPIPS_SIDE = 360, 64
 """Pixels of a picture's longer side on the confirmation sheet, and of the squares that LPIPS compares."""
 PAIRS = ["instance", "template", "variant", "distance", "near", "lpips", "kept"]
-NOT_COMPUTED = "not computed here"
 
 
 class Rule(NamedTuple):
@@ -103,11 +102,10 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
         if meme.image in there and data_sets.is_readable(there[meme.image])
     ]
     print(f"{len(instances)} memes with a picture, {len(memes) - len(instances)} without")
-    base = data.found["cm50"].path
     templates = [
-        Instance(info.template, base / info.picture, info.about)
-        for info in data.infos
-        if info.picture and data_sets.is_readable(base / info.picture)
+        Instance(name, path, data.about[name])
+        for name, path in data.blank.items()
+        if data_sets.is_readable(path)
     ]
     return match(instances, templates, run.clip(run.profile.cm50.matching.clip))
 
@@ -159,10 +157,9 @@ def _stage_one(
 
 
 def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd.DataFrame:
-    """Pairs that any variant kept, each once, with what a person said of them in `confirmed` (None: nothing).
+    """Pairs that any variant kept, each once, and whether a person `confirmed` them (NaN: nobody looked).
 
-    The profile names the sheet's CSV by `cm50.matching.confirmed` or `confirmed_figmemes`; `DataSetError`
-    names a row of it that is of no pair, or neither keep nor reject.
+    The profile names the sheet's CSV by `cm50.matching.confirmed` or `confirmed_figmemes`.
     """
     if matches is None:
         return pd.DataFrame(columns=["instance", "template", "variant", "distance", "lpips", "confirmed"])
@@ -170,24 +167,20 @@ def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd
         ["instance", "template"], as_index=False, sort=False
     )
     pairs = kept.agg(variant=("variant", ", ".join), distance=("distance", "first"), lpips=("lpips", "first"))
-    pairs["confirmed"] = None
-    given = getattr(
-        run.profile.cm50.matching, "confirmed" if dataset == "memecap" else f"confirmed_{dataset}"
-    )
+    settings = run.profile.cm50.matching
+    given = settings.confirmed if dataset == "memecap" else settings.confirmed_figmemes
     if not given or pairs.empty:
-        return pairs
+        return pairs.assign(confirmed=None)
     file = paths.user_path(given)
     try:
         table = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         said = table[["instance", "template", "action"]].map(files.unguarded)
     except (OSError, ValueError, KeyError) as error:
         raise DataSetError(f"{file} is no CSV of a confirmation sheet ({error}): save it anew") from error
-    place = {pair: i for i, pair in enumerate(zip(pairs["instance"], pairs["template"], strict=True))}
-    for line, (*pair, action) in enumerate(said.itertuples(index=False), start=2):
-        if tuple(pair) not in place or action not in ("keep", "reject"):
-            raise DataSetError(f"{file.name} line {line}: {(*pair, action)} is no pair to keep or reject")
-        pairs.loc[place[tuple(pair)], "confirmed"] = action == "keep"
-    return pairs
+    if not said["action"].isin(["keep", "reject"]).all() or len(said.merge(pairs)) != len(said):
+        raise DataSetError(f"{file.name}: a row is of no pair found here, or says neither keep nor reject")
+    pairs = pairs.merge(said, how="left")
+    return pairs.assign(confirmed=pairs.pop("action").map({"keep": True, "reject": False}))
 
 
 def match_counts(run: Run, matches: Matches, confirmed: pd.DataFrame, dataset: DataSet) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm import replies
 from memecmd_utils.llm.messages import Image, Message, Reply
-from memecmd_utils.schemas import TemplateInfo, TemplateMeme, Text
+from memecmd_utils.schemas import TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
 
@@ -120,8 +120,8 @@ class TemplateReply(BaseModel):
 
     def fields(self) -> dict[str, Any]:
         """Fields of `MemeReading` by name."""
-        texts = {"elaboration": "image_caption", "detected": "embedded_text", "meaning": "meme_caption"}
-        said = {texts[name]: value.strip() for name, value in self if name in texts}
+        texts = ("image_caption", "embedded_text", "meme_caption")
+        said = {name: value.strip() for name, value in self if name in texts}
         return said | {"literary_devices": self.labels()}
 
 
@@ -129,9 +129,9 @@ class FiveTasksReply(TemplateReply):
     """The explanation and the five tasks of Table 5, GPT-4o's form: words from the lists."""
 
     explanation: Text
-    elaboration: Sentence = Field(alias="visual elaboration")
-    detected: str = Field(alias="detected text")
-    meaning: Sentence = Field(alias="meaning of the meme")
+    image_caption: Sentence = Field(alias="visual elaboration")
+    embedded_text: str = Field(alias="detected text")
+    meme_caption: Sentence = Field(alias="meaning of the meme")
     devices: Device = Field(alias="literary device")
     emotion: Emotion = Field(alias="emotion word")
 
@@ -161,7 +161,7 @@ class DevicesReply(TemplateReply):
 class BaselineReply(TemplateReply):
     """The text, the explanation, and the six labels that follow from it (Table 7, baseline)."""
 
-    detected: str = Field(alias="detected text")
+    embedded_text: str = Field(alias="detected text")
     explanation: Text
     devices: list[OneOfSixOrNone] = Field(alias="literary device")
 
@@ -282,9 +282,7 @@ def prompt(name: str) -> PromptSpec:
     return known[name]
 
 
-def message(
-    spec: PromptSpec, meme: TemplateMeme, info: TemplateInfo | None, context: bool, image: Image | None
-) -> Message:
+def message(spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, image: Image | None) -> Message:
     """What is asked about one meme.
 
     With `context` the template's "about" text is given, or it is said that there is none; a row without
@@ -296,7 +294,7 @@ def message(
     seen = [image] if image is not None and form.sees else []
     text = llm_prompts.render(
         f"template_{spec.file}",
-        about=info.about.strip() if with_context and info is not None else "",
+        about=about.strip() if with_context else "",
         with_context=with_context,
         has_image=bool(seen),
         text_only=not form.sees,

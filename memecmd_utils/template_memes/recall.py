@@ -7,7 +7,6 @@ model stands under its own name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MtrclipSettings
 from memecmd_utils.template_memes import data_sets, tuning
-from memecmd_utils.template_memes.data_sets import DataSetError
+from memecmd_utils.template_memes.data_sets import NOT_COMPUTED, DataSetError
 from memecmd_utils.template_memes.tuning import Pair, Tuned
 
 KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
@@ -42,7 +41,7 @@ PAPER_MODELS = {
 TUNED = {"ALIGN-base": "Fine-tuned ALIGN", "CLIP-ViT-L/14@336px": "Fine-tuned CLIP"}
 """Rows of Table 2 that hold tuned weights, by what was tuned."""
 BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}  # of Tables 3 and 4: whether it was tuned
-NOT_COMPUTED = "not computed here"
+COLUMNS = ["text", "counting", "direction", "measure", "value", "low", "high", "n", "clusters"]
 Key = tuple[str, str]  # counting and direction
 
 
@@ -129,93 +128,61 @@ def rank_all(texts: np.ndarray, images: np.ndarray, pairs: Gallery) -> dict[Key,
     return ranks
 
 
-class Ranking(NamedTuple):
-    """All ranks of one kind of text under one encoder."""
-
-    gallery: Gallery
-    ranks: Mapping[Key, Ranks]
-
-
-def evaluate(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> dict[str, Ranking]:
-    """Rank the memes and texts of every kind that any item has."""
-    files = list(dict.fromkeys(item.image for item in items))
-    rows, place, rankings = encoder.encode_images(files), {file: i for i, file in enumerate(files)}, {}
-    for kind in KINDS:
-        if (pairs := gallery(items, kind)).texts:
-            images = rows[[place[file] for file in pairs.images]]
-            rankings[kind] = Ranking(pairs, rank_all(encoder.encode_texts(pairs.texts), images, pairs))
-    return rankings
-
-
-def _rows(kind: str, found: Ranking) -> list[tuple]:
-    """Mean hits with 95 % intervals over templates, for each counting, direction and measure."""
-    clusters, rows, means = found.gallery.clusters, [], {}
-    for key, ranks in found.ranks.items():
-        hits = np.column_stack([ranks.hits(k) for k in KS])
-        means[key] = statistics.mean(np.column_stack([hits, hits.mean(axis=1)]), clusters)
-    for counting in [counting for counting, direction in means if direction == "T2M"]:
-        both = zip(means[counting, "T2M"], means[counting, "M2T"], strict=True)
-        means[counting, BOTH] = statistics.LeftOut(*((one + other) / 2 for one, other in both))
-    for key, mean in means.items():
-        columns = MEASURES, mean.value, *statistics.interval(mean, statistics.SHARE)
-        rows += [(kind, *key, *row, len(clusters), mean.clusters[0]) for row in zip(*columns, strict=True)]
-    return rows
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model and what came of measuring it: rankings by kind of text, or a note why there are none."""
-
-    label: str
-    """Its row in Table 2; of a model that is none of those, its own name."""
-    name: str
-    """Hub name or folder."""
-    weights: str = ""
-    """Name and revision of what was measured."""
-    rankings: Mapping[str, Ranking] = field(default_factory=dict, repr=False)
-    note: str = ""
-
-
-def models_of(settings: MtrclipSettings, tuned: Tuned | None = None) -> list[Model]:
-    """The models of a profile; `tuned`: what `tune` made."""
-    names = dict.fromkeys([*settings.baselines, settings.model])
-    models = [Model(PAPER_MODELS.get(name.partition("@")[0], Path(name).name), name) for name in names]
-    if tuned is not None:
-        base = next(model.label for model in models if model.name == settings.model)
-        label = TUNED.get(base, f"fine-tuned {base}")
-        models.append(Model(label, str(tuned.folder)))
-    return models
-
-
-def measure(run: Run, models: Iterable[Model], items: Callable[[Run], list[RetrievalItem]]) -> list[Model]:
-    """Rank the memes of `cm50_items` or `memecap_items` under every model; what cannot be had is a note."""
-    measured = []
-    for model in models:
-        try:
-            shared, encoder = items(run), run.clip(model.name)
-            rankings = evaluate(encoder, shared)
-            measured.append(replace(model, rankings=rankings, weights=encoder.name))
-        except (DataSetError, ModelMissing, RecordingMiss) as error:
-            measured.append(replace(model, note=f"{NOT_COMPUTED}: {error}"))
-    return measured
-
-
-def all_recalls(measured: Iterable[Model]) -> pd.DataFrame:
-    """R@K with intervals of all that was computed: a row a model, text, counting, direction and measure.
+def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFrame:
+    """R@K with 95 % intervals over templates: a row a kind of text, counting, direction and measure.
 
     `n` counts memes, `clusters` templates.
     """
-    rows = [
-        (*row, one.label, one.weights)
-        for one in measured
-        for kind, found in one.rankings.items()
-        for row in _rows(kind, found)
-    ]
-    columns = ["text", "counting", "direction", "measure", "value", "low", "high", "n", "clusters"]
-    return pd.DataFrame(rows, columns=[*columns, "model", "weights"])
+    files, rows = list(dict.fromkeys(item.image for item in items)), []
+    vectors = dict(zip(files, encoder.encode_images(files), strict=True))
+    for kind in KINDS:
+        if not (pairs := gallery(items, kind)).texts:
+            continue
+        images = np.stack([vectors[file] for file in pairs.images])
+        ranks = rank_all(encoder.encode_texts(pairs.texts), images, pairs)
+        for counting in pairs.labels():
+            found = {way: ranks[counting, way] for way in ("T2M", "M2T")}
+            hits = {way: np.column_stack([one.hits(k) for k in KS]) for way, one in found.items()}
+            hits[BOTH] = (hits["T2M"] + hits["M2T"]) / 2
+            for direction, share in hits.items():
+                mean = statistics.mean(np.column_stack([share, share.mean(axis=1)]), pairs.clusters)
+                low, high = statistics.interval(mean, statistics.SHARE)
+                counts = len(pairs.texts), mean.clusters[0]
+                values = zip(MEASURES, mean.value, low, high, strict=True)
+                rows += [(kind, counting, direction, *row, *counts) for row in values]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def paper_table(number: int, measured: Sequence[Model]) -> pd.DataFrame:
+def models_of(settings: MtrclipSettings, tuned: Tuned | None = None) -> dict[str, str]:
+    """Models of a profile by hub name or folder: the row of Table 2 that each fills, else a name of its own.
+
+    `tuned`: what `tune` made.
+    """
+    names = [*settings.baselines, settings.model]
+    models = {name: PAPER_MODELS.get(name.partition("@")[0], Path(name).name) for name in names}
+    if tuned is not None:
+        base = models[settings.model]
+        models[str(tuned.folder)] = TUNED.get(base, f"fine-tuned {base}")
+    return models
+
+
+def measure(run: Run, models: Mapping[str, str], items: Callable[[Run], list[RetrievalItem]]) -> pd.DataFrame:
+    """`recalls` of every model on what `cm50_items` or `memecap_items` gives, with `model` and `weights`.
+
+    A model that cannot be measured has one row, whose `note` says why.
+    """
+    tables = []
+    for name, label in models.items():
+        try:
+            shared, encoder = items(run), run.clip(name)
+            table = recalls(encoder, shared).assign(weights=encoder.name, note="")
+        except (DataSetError, ModelMissing, RecordingMiss) as error:
+            table = pd.DataFrame({"note": [f"{NOT_COMPUTED}: {error}"]})
+        tables.append(table.assign(model=label))
+    return pd.concat(tables).reindex(columns=[*COLUMNS, "model", "weights", "note"])
+
+
+def paper_table(number: int, measured: pd.DataFrame) -> pd.DataFrame:
     """Table 2, 3 or 4 as printed, each cell beside the one computed here with its interval, a row each.
 
     Table 2 is R@1 of meme captions in both directions, Tables 3 and 4 are R@K by kind of text, both
@@ -229,10 +196,9 @@ def paper_table(number: int, measured: Sequence[Model]) -> pd.DataFrame:
         printed = printed.assign(model=printed["fine_tuned"].map(BY_TEXT), direction=BOTH)
         keys = ["model", "text", "direction"]
         printed = printed.melt(keys, MEASURES, var_name="measure", value_name="paper")
-    found = all_recalls(measured)
-    found = found[found["counting"] == "pair"].drop(columns=["counting", "clusters"])
+    found = measured[measured["counting"] == "pair"].drop(columns=["counting", "clusters", "note"])
     table = printed.merge(found, how="left", on=["model", "text", "direction", "measure"])
-    notes = {one.label: one.note for one in measured}
+    notes = measured.drop_duplicates("model").set_index("model")["note"]
     absent = f"{NOT_COMPUTED}: it is none of mtrclip.baselines, or nothing was tuned (mtrclip.tune)"
     why = table["model"].map(lambda label: notes.get(label) or absent)
     return table.assign(note=why.where(table["value"].isna(), ""))

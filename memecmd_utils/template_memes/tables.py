@@ -1,7 +1,7 @@
 """Numbers of Figure 4 and Tables 6 and 9 to 11 of 2501.13851: how long readings are, and how good.
 
-Only readings that a real annotator made are scored; where there are none, or no references, labels or
-weights, a cell says "not computed here" and the column `note` says what to give.
+Where there are no readings, references, labels or weights, a cell says "not computed here" and the column
+`note` says what to give.
 """
 
 import html
@@ -17,11 +17,9 @@ from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading
 from memecmd_utils.template_memes import data_sets, metrics, prompts
 from memecmd_utils.template_memes.annotation import TEXT_ONLY
-from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
+from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS, NOT_COMPUTED
 from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, Metric
-from memecmd_utils.template_memes.recall import NOT_COMPUTED
 
-NOT_REAL = ("scripted", "simulated", "made up")  # words in a source that name no real annotator
 TEXTS = ("meme_caption", "image_caption", "embedded_text")
 STRAIGHT = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")
 """What OpenAI's tokenizer has ftfy do before it splits; CM50's readings hold such quotes."""
@@ -35,11 +33,10 @@ def votes() -> pd.DataFrame:
 
 
 def by_prompt(readings: Iterable[MemeReading]) -> dict[str, list[MemeReading]]:
-    """Readings by the name of their prompt: those that a real annotator made and that are not unscored."""
+    """Readings by the name of their prompt, without those that are unscored."""
     by_name: dict[str, list[MemeReading]] = {}
     for reading in readings:
-        real = not reading.unscored and not any(word in reading.source.lower() for word in NOT_REAL)
-        if real and reading.prompt:
+        if reading.prompt and not reading.unscored:
             by_name.setdefault(reading.prompt, []).append(reading)
     return by_name
 

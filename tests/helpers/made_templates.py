@@ -52,15 +52,8 @@ def write_source(folder, records):
     """`dataset/memes/<template>.json`, as the source lays it out; gives the checkout."""
     place = folder / "checkout" / "dataset"
     (place / "memes").mkdir(parents=True)
-    (place / "templates").mkdir()
     for template, rows in records.items():
         (place / "memes" / f"{template}.json").write_text(json.dumps(rows), encoding="utf-8")
-        entry = {
-            "title": f"{title_of(template)} Meme Template",
-            "template_url": f"https://imgflip.com/s/meme/{template}.jpg",
-            "alternative_names": "one more name, another",
-        }
-        (place / "templates" / f"{template}.json").write_text(json.dumps(entry), encoding="utf-8")
     return folder / "checkout"
 
 
@@ -96,8 +89,6 @@ def write_cm50(folder, pairs):
     about = {name: {"about": f"What {name} means.", "example meme": ""} for name, _ in pairs}
     (place / "50_template_info.json").write_text(json.dumps(about), encoding="utf-8")
     for name in about:
-        entry = {"title": f"{title_of(name)} Meme Template", "alternative_names": ""}
-        (data / "dataset" / "templates" / f"{name}.json").write_text(json.dumps(entry), encoding="utf-8")
         (data / "dataset" / "templates" / "img" / f"{name}.jpg").write_bytes(b"not opened here")
     return folder / "cm50"
 
