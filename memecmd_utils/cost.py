@@ -175,9 +175,12 @@ def summary_text(run: str) -> str:
         if (path := data / name).is_file():
             rows = pd.read_parquet(path) if path.suffix == ".parquet" else path.read_bytes().splitlines()
             counts.append(f"{len(rows)} {path.stem}")
+    left_out = data / "rejected.csv"
+    n = len(pd.read_csv(left_out)) if left_out.is_file() else 0
     lines = [
         "",
         f"run {run}: {', '.join(counts)}",
+        *([f"  left out           {n} files: {left_out.relative_to(paths.root)} says why"] if n else []),
         f"  page to look at    {folder}/index.html",
         f"  dataset            {data.relative_to(paths.root)}/release/",
         f"  tables, figures    {folder}/tables/, {folder}/figures/",

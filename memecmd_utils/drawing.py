@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from memecmd_utils import files
 from memecmd_utils.files import atomic_path, paths
-from memecmd_utils.pictures import on_white, picture_url
+from memecmd_utils.pictures import on_ground, picture_url
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
 
 if TYPE_CHECKING:
@@ -469,7 +469,7 @@ def _meme_picture(meme_id: str, meme_files: Mapping[str, Path]) -> Image.Image:
 @lru_cache(maxsize=1024)
 def _fitted(path: Path, changed_ns: int) -> Image.Image:
     with Image.open(path) as opened:
-        picture = on_white(ImageOps.exif_transpose(opened))
+        picture = on_ground(ImageOps.exif_transpose(opened))
     ratio = min(MEME / picture.width, MEME / picture.height)
     # The floor keeps a panorama or a banner visible as more than a line.
     size = tuple(max(24, round(edge * ratio)) for edge in picture.size)
@@ -534,7 +534,7 @@ def small_picture(path: Path, side: int) -> Picture:
         size = [max(1, round(length * share)) for length in opened.size]
         fine = [max(1, round(1.5 * length)) for length in size]
         small = opened.convert("RGBA").resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return Picture(picture_url(on_white(small), "JPEG", quality=82), *size)
+    return Picture(picture_url(on_ground(small), "JPEG", quality=82), *size)
 
 
 def shown_meme(meme: Meme, path: Path, side: int = 120, **further: Any) -> ShownMeme:

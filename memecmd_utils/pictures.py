@@ -9,15 +9,27 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, ImageStat, UnidentifiedImageError
 
 from memecmd_utils.files import MemecmdError, data_url
 
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
-EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff"})
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "ICO")
+EXTENSIONS = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".ico"}
+)
+UNREAD = frozenset(
+    {".apng", ".heic", ".heif", ".jxl", ".svg", ".psd", ".tgs", ".webm", ".mp4", ".mov", ".dat"}
+)
+"""Endings of what people call pictures or stickers, too: counted and left out, never passed over."""
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
 MAX_BYTES = 128_000_000
 MIN_SIDE = 16
+SEEN = 24
+"""Difference in a channel (0-255) from which on the eye tells a colour from its ground."""
+FRAMES = 100
+"""Frames of an animation that are looked through for one with something on it."""
+CHUNKS = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
+"""Of a PNG, what beside its critical chunks says how the picture looks."""
 SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
 
 
@@ -34,7 +46,12 @@ class LibraryError(MemecmdError, ValueError):
 
 def decode(path: Path) -> Image.Image:
     """Decode an image file to RGB (see `decode_bytes`); unreadable files raise `ImageRejected`."""
-    return decode_bytes(read_bytes(path))
+    try:
+        return decode_bytes(read_bytes(path))
+    except ImageRejected as error:
+        if path.suffix.lower() in UNREAD:
+            raise ImageRejected(f"format not read: {path.suffix[1:].upper()}") from error
+        raise
 
 
 def read_bytes(path: Path) -> bytes:
@@ -51,10 +68,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode_bytes(data: bytes) -> Image.Image:
-    """Decode to RGB: first frame, EXIF rotation applied, alpha on white, 16 bits scaled to 8.
+    """Decode to RGB: EXIF rotation applied, alpha on a ground that shows it, 16 bits scaled to 8.
 
-    Raises `ImageRejected` for empty, broken, truncated, huge or tiny images and for other formats.
-    The size in the header is checked before any pixel is decoded. Colour profiles are ignored.
+    Of an animation the first frame with something on it. Raises `ImageRejected` for empty, broken, truncated,
+    huge or tiny images, for pictures of one colour and for other formats. The size in the header is checked
+    before any pixel is decoded. Colour profiles are ignored.
     """
     if not data:
         raise ImageRejected("empty file")
@@ -62,11 +80,9 @@ def decode_bytes(data: bytes) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "Corrupt EXIF data": real memes have such
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            with Image.open(io.BytesIO(_without_notes(data)), formats=FORMATS) as image:
                 _check_size(*image.size)
-                image.load()
-                _check_size(*image.size)  # a GIF frame may enlarge the canvas
-                return _to_rgb(_turned(image))
+                return _first_with_something(image)
     except ImageRejected:
         raise
     except (Image.DecompressionBombError, MemoryError) as error:
@@ -75,6 +91,43 @@ def decode_bytes(data: bytes) -> Image.Image:
         raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
     except Exception as error:  # decoders meet hostile bytes and raise almost anything
         raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
+
+
+def _first_with_something(image: Image.Image) -> Image.Image:
+    """The first frame; where it is of one colour, the first with at least half of the most contrast."""
+    found: list[tuple[float, Image.Image]] = []
+    for number in range(min(getattr(image, "n_frames", 1), FRAMES)):
+        image.seek(number)
+        image.load()
+        _check_size(*image.size)  # a GIF frame may enlarge the canvas
+        frame = _to_rgb(_turned(image))
+        found.append((_contrast(frame), frame))
+        if number == 0 and found[0][0] > 0:
+            return frame
+    most = max(contrast for contrast, _ in found)
+    if most == 0:
+        raise ImageRejected("one colour: nothing is on it")
+    return next(frame for contrast, frame in found if contrast >= most / 2)
+
+
+def _contrast(picture: Image.Image) -> float:
+    """Standard deviation of the liveliest channel; 0 where the eye finds one colour."""
+    if all(high - low <= SEEN for low, high in picture.getextrema()):
+        return 0.0
+    return max(ImageStat.Stat(picture).stddev)
+
+
+def _without_notes(data: bytes) -> bytes:
+    """A PNG without the chunks that hold no picture, which may be too long or have a bad checksum."""
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return data
+    kept, at = [data[:8]], 8
+    while at + 8 <= len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        if data[at + 4 : at + 5].isupper() or data[at + 4 : at + 8] in CHUNKS:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -97,15 +150,19 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         grey = np.round(np.asarray(image, dtype=np.float64) * (255 / 65535))
         return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
-        return on_white(image)
+        pixels = np.asarray(image.convert("RGBA"))
+        opaque = pixels[pixels[..., 3] > 127]
+        # White letters on nothing: a ground of white would hide them.
+        is_white = len(opaque) and (opaque[:, :3].min(axis=1) < 255 - SEEN).mean() < 0.05
+        return on_ground(image, "#303030" if is_white and len(opaque) < pixels[..., 3].size else "white")
     # A copy, because the caller closes the file behind an image that needs no conversion.
     return image.convert("RGB") if image.mode != "RGB" else image.copy()
 
 
-def on_white(image: Image.Image) -> Image.Image:
-    """RGB, on white where the picture is see-through."""
+def on_ground(image: Image.Image, ground: str = "white") -> Image.Image:
+    """RGB, on a ground of this colour where the picture is see-through."""
     rgba = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, ground), rgba).convert("RGB")
 
 
 # --- folders
@@ -165,7 +222,7 @@ def look_through(folder: Path) -> list[Path]:
 
 
 def _is_candidate(path: Path) -> bool:
-    if path.suffix.lower() in EXTENSIONS:
+    if path.suffix.lower() in EXTENSIONS | UNREAD:
         return True
     try:
         # Opening a named pipe would wait for ever.
@@ -194,7 +251,7 @@ def picture_url(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **op
 def thumbnail(path: Path, side: int) -> str:
     """Data URL of a small WebP of a picture, on white where it is see-through."""
     with Image.open(path) as opened:
-        picture = on_white(opened)
+        picture = on_ground(opened)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
     return picture_url(picture, "WEBP", quality=60, method=4)
 

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, PngImagePlugin
 
 from memecmd_utils import pictures
 from memecmd_utils.pictures import ImageRejected, decode
@@ -16,7 +16,10 @@ RED, WHITE = (255, 0, 0), (255, 255, 255)
 
 
 def picture(size=(40, 30), colour=RED):
-    return Image.new("RGB", size, colour)
+    """A picture of one colour but for its first corner."""
+    image = Image.new("RGB", size, colour)
+    image.paste("black", (0, 0, 8, 8))
+    return image
 
 
 def noise(size=(64, 48), seed=1):
@@ -37,7 +40,7 @@ def png_of_size(width, height):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF"])
 def test_every_format_decodes_to_rgb_whatever_its_extension(tmp_path, kind):
     path = tmp_path / "wrong.png"
     picture().save(path, format=kind)
@@ -64,6 +67,47 @@ def test_transparency_becomes_white(tmp_path, mode):
     assert decoded.getpixel((15, 5)) == WHITE
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+@pytest.mark.parametrize("kind", ["png", "webp", "gif"])
+def test_white_letters_on_nothing_can_be_seen(tmp_path, mode, kind):
+    image = Image.new("RGBA", (60, 40), (255, 255, 255, 0))
+    image.paste((255, 255, 255, 255), (10, 10, 30, 20))
+    if mode == "LA" and kind != "png":
+        image = image.convert("LA").convert("RGBA")
+    image = image if mode == "RGBA" or kind != "png" else image.convert(mode)
+    image.save(tmp_path / f"a.{kind}", **({"lossless": True} if kind == "webp" else {}))
+    decoded = decode(tmp_path / f"a.{kind}")
+    assert decoded.getpixel((20, 15)) == WHITE and max(decoded.getpixel((50, 35))) < 100
+
+
+@pytest.mark.parametrize(("kind", "first"), [("gif", "white"), ("webp", "white"), ("png", "black")])
+def test_of_an_animation_the_first_frame_with_something_on_it_is_taken(tmp_path, kind, first):
+    frames = [Image.new("RGB", (60, 40), first) for _ in range(6)]
+    for number, grey in ((2, 30), (3, 200), (4, 255)):  # it fades in
+        frames[number].paste((grey if first == "black" else 255 - grey,) * 3, (10, 10, 30, 20))
+    path = tmp_path / f"a.{kind}"
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=100, lossless=True)
+    ends = decode(path).getextrema()[0]
+    assert 150 < ends[1] - ends[0] < 230, "faint frames and later ones are not taken"
+    frames[1].save(path, save_all=True, append_images=[frames[0]], duration=100)
+    with pytest.raises(ImageRejected, match="one colour"):
+        decode(path)
+
+
+def test_notes_in_a_png_spoil_nothing(tmp_path):
+    notes, path = PngImagePlugin.PngInfo(), tmp_path / "a.png"
+    notes.add_text("XML:com.adobe.xmp", "x" * 3_000_000, zip=True)
+    picture().save(path, pnginfo=notes, dpi=(72, 72))
+    data = bytearray(path.read_bytes())
+    data[data.find(b"pHYs") + 13] ^= 255  # its checksum no longer fits
+    path.write_bytes(data)
+    assert decode(path).getpixel((20, 15)) == RED
+    data[data.find(b"IDAT") + 8] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(ImageRejected):
+        decode(path)
+
+
 @pytest.mark.parametrize(
     ("image", "name", "colour"),
     [
@@ -74,6 +118,8 @@ def test_transparency_becomes_white(tmp_path, mode):
     ],
 )
 def test_every_mode_becomes_rgb(tmp_path, image, name, colour):
+    mark = {"RGBA": (255, 0, 0, 255), "CMYK": (0, 0, 0, 255), "1": 0, "P": 0}[image.mode]
+    image.paste(mark, (12, 12, 20, 20))
     image.save(tmp_path / name)
     assert np.allclose(decode(tmp_path / name).getpixel((5, 5)), colour, atol=4)
 
@@ -130,8 +176,11 @@ def test_find_images_sorts_and_skips(tmp_path):
     (tmp_path / "BM.txt").write_text("BM is not always a bitmap", encoding="utf-8")
     picture().save(tmp_path / "a" / "no_extension", format="WEBP")
     (tmp_path / "a" / "text.png").write_text("text", encoding="utf-8")
+    (tmp_path / "c.TGS").write_bytes(b"\x1f\x8b")
+    with pytest.raises(ImageRejected, match="format not read: TGS"):
+        decode(tmp_path / "c.TGS")
     names = [path.relative_to(tmp_path).as_posix() for path in pictures.look_through(tmp_path)]
-    assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.png"]
+    assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.TGS", "c.png"]
 
 
 def test_a_named_pipe_does_not_block(tmp_path):
