@@ -88,7 +88,7 @@ library-sources: $(READY)
 collect-news: $(READY)
 	@$(MEMECMD) fetch news
 
-## Check the release of PROFILE, or the one in RELEASE=DIR, against its manifest
+## Check the release of PROFILE, or the one in RELEASE=DIR, against its checksums and counts
 verify: $(READY)
 	@$(MEMECMD) verify "$(RELEASE)"
 

@@ -141,7 +141,7 @@ def show_doctor(choice: Choice) -> None:
 @click.argument("folder", required=False)
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
-    """Check a release against its manifest: that in FOLDER, or the run's own."""
+    """Check a release against its checksums and counts: that in FOLDER, or the run's own."""
     from memecmd_utils import release
 
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
@@ -173,8 +173,8 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 
     if not source or not target:
         raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
-    files = (Path(name).expanduser() for name in (source, target))
-    click.echo(chats.insert_file(*files, choice.profile, choice.settings, run, strategy, fields).text())
+    named = (Path(name).expanduser() for name in (source, target))
+    click.echo(chats.insert_file(*named, choice.profile, choice.settings, run, strategy, fields))
 
 
 @cli.command("fit-placement")

@@ -8,13 +8,14 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import groupby, takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -191,31 +192,17 @@ def clusters(text: str) -> list[str]:
 
 
 def initials(names: Iterable[str]) -> dict[str, str]:
-    """A short sign for each name, as on an avatar: its first character, or what tells it from the others.
-
-    Where several begin alike it is the first character in which they differ, else their ends.
+    """A sign for each name, as on an avatar: its first character, or the first that others like it lack.
 
     >>> initials(["母亲", "女儿"]), initials(["小王", "小李"]), initials(["Anna Bell", "Anna Cook"])
     ({'母亲': '母', '女儿': '女'}, {'小王': '王', '小李': '李'}, {'Anna Bell': 'B', 'Anna Cook': 'C'})
     """
-    parts = {name: clusters(clean(name).strip()) for name in dict.fromkeys(names)}
-    signs = {name: "".join(pieces[:1]).upper() for name, pieces in parts.items()}
-    for sign in dict.fromkeys(signs.values()):
-        alike = {name: parts[name] for name in parts if signs[name] == sign}
-        if not sign or len(alike) == 1:
-            continue
-        taken = {signs[name] for name in parts if name not in alike}
-        columns = zip(*([piece.casefold() for piece in pieces] for pieces in alike.values()), strict=False)
-        same = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-        for candidates in (
-            {n: next((c for c in p[same:] if c.strip()), p[-1]).upper() for n, p in alike.items()},
-            {n: p[-1].upper() for n, p in alike.items()},
-            {n: "".join(p[:2]) for n, p in alike.items()},
-            {n: "".join(p[-2:]).upper() for n, p in alike.items()},
-        ):
-            if len(set(candidates.values())) == len(alike) and not taken & set(candidates.values()):
-                break
-        signs |= candidates
+    parts = {name: clusters(clean(name).strip().upper()) for name in names}
+    signs = {}
+    for name, pieces in parts.items():
+        alike = [other for other in parts.values() if other[:1] == pieces[:1]]
+        same = len(os.path.commonprefix(alike)) if len(alike) > 1 else 0  # noqa: RUF071 (of lists)
+        signs[name] = next((piece for piece in pieces[same:] if piece.strip()), "".join(pieces[-1:]))
     return signs
 
 
@@ -539,25 +526,20 @@ class ShownTurn:
     colour: str = ""
 
 
-class Thumbnails(dict[str, Picture]):
-    """Small pictures of memes by id, made at first use and kept (about 6 kB each at 120 pixels).
+@lru_cache(maxsize=1024)
+def small_picture(path: Path, side: int) -> Picture:
+    """A picture whose longest side has so many CSS pixels, drawn at 1.5 x for sharpness (6 kB at 120)."""
+    with Image.open(path) as opened:
+        share = side / max(opened.size)
+        size = [max(1, round(length * share)) for length in opened.size]
+        fine = [max(1, round(1.5 * length)) for length in size]
+        small = opened.convert("RGBA").resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return Picture(picture_url(on_white(small), "JPEG", quality=82), *size)
 
-    An unknown id is a `KeyError`, a file that cannot be read an `OSError`.
-    """
 
-    def __init__(self, files: Mapping[str, Path], side: int = 120) -> None:
-        """`files`: meme id to picture; `side`: longest side in CSS pixels, drawn at 1.5 x for sharpness."""
-        super().__init__()
-        self._files, self._side = files, side
-
-    def __missing__(self, meme_id: str) -> Picture:
-        with Image.open(self._files[meme_id]) as opened:
-            share = self._side / max(opened.size)
-            size = [max(1, round(length * share)) for length in opened.size]
-            fine = [max(1, round(1.5 * length)) for length in size]
-            small = opened.convert("RGBA").resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
-        self[meme_id] = Picture(picture_url(on_white(small), "JPEG", quality=82), *size)
-        return self[meme_id]
+def shown_meme(meme: Meme, path: Path, side: int = 120, **further: Any) -> ShownMeme:
+    """A meme as chats and cards show it; `further` fields of `ShownMeme`."""
+    return ShownMeme(meme.meme_id, small_picture(path, side), caption_of(meme), gloss=meme.gloss, **further)
 
 
 @lru_cache(maxsize=1)
@@ -664,7 +646,7 @@ def show_chat(
     print below a turn. `bands` names a part of the chat for each turn: where the name changes, it is written
     between the bubbles, in a colour that marks its turns.
     """
-    pictures, bands, notes = Thumbnails(files, 150), bands or {}, notes or {}
+    bands, notes = bands or {}, notes or {}
     colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
     names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
     shown = []
@@ -680,7 +662,7 @@ def show_chat(
                 text=turn.text,
                 gloss=turn.gloss if english else "",
                 note=notes.get(turn.turn, ""),
-                meme=_shown(meme, pictures) if meme else None,
+                meme=shown_meme(meme, files[meme.meme_id], 150) if meme else None,
                 band=band,
                 colour=colours.get(band, ""),
             )
@@ -690,15 +672,15 @@ def show_chat(
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
     """Memes in a row, each with its caption, its gloss and a label below."""
-    pictures = Thumbnails(files, 160)
     given = [*labels, *[""] * (len(memes) - len(labels))]
-    return _display(parts().styles(), parts().row([_shown(m, pictures) for m in memes], given))
+    shown = [shown_meme(meme, files[meme.meme_id], 160) for meme in memes]
+    return _display(parts().styles(), parts().row(shown, given))
 
 
 def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
     """A card: the meme beside its four texts, each with its English below where the package has it."""
     boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
-    return _display(parts().styles(), parts().card(_shown(meme, Thumbnails(files, 180)), boxes))
+    return _display(parts().styles(), parts().card(shown_meme(meme, files[meme.meme_id], 180), boxes))
 
 
 def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
@@ -740,10 +722,6 @@ def _english() -> dict[str, dict[str, str]]:
         for line in (paths.example / name).read_text(encoding="utf-8").splitlines()
     ]
     return {row.get("meme_id") or f"{row['dialogue_id']}/{row['turn']}": row for row in rows}
-
-
-def _shown(meme: Meme, pictures: Thumbnails) -> ShownMeme:
-    return ShownMeme(meme.meme_id, pictures[meme.meme_id], caption_of(meme), gloss=meme.gloss)
 
 
 def _boxes(

@@ -4,14 +4,12 @@ Importing this module creates nothing and prints nothing. It knows no other room
 """
 
 import base64
-import csv
 import errno
 import hashlib
-import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -178,26 +176,17 @@ def unguarded(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
-def write_csv(target: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write rows as CSV, texts `guarded`, atomically; `ValueError` for a field that is no column."""
-    buffer = io.StringIO(newline="")
-    # With this line end the writer quotes every kind of line break in a cell.
-    writer = csv.DictWriter(buffer, columns, lineterminator="\r\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: guarded(v) if isinstance(v, str) else v for k, v in row.items()})
-    write_text(target, buffer.getvalue().replace("\r\n", "\n"))
-    return target
-
-
-def write_frame(target: Path, frame: "pd.DataFrame") -> None:
+def write_frame(target: Path, frame: "pd.DataFrame") -> Path:
     """Write a table as CSV without its index, texts `guarded`; a sign alone stays as it is."""
 
     def cell(value: Any) -> Any:
         return guarded(value) if isinstance(value, str) and len(value) > 1 else value
 
     safe = frame.apply(lambda column: column.map(cell) if column.dtype.kind not in "biuf" else column)
-    write_text(target, safe.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+    # With this line end the writer quotes every kind of line break in a cell.
+    text = safe.to_csv(index=False, float_format="%.6f", lineterminator="\r\n")
+    write_text(target, text.replace("\r\n", "\n"))
+    return target
 
 
 # --- records: JSON Lines and Parquet

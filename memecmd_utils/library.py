@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from memecmd_utils import files, pictures, runs, statistics
@@ -492,7 +493,7 @@ def build_library(
     )
     rejected_csv, funnel = run_dir / "rejected.csv", run_dir / "funnel.csv"
     rejected = [{"file": name, "reason": exits[name].why} for name in sorted(exits)]
-    files.write_csv(rejected_csv, ("file", "reason"), rejected)
+    files.write_frame(rejected_csv, pd.DataFrame(rejected, columns=["file", "reason"]))
     write_funnel(funnel, len(candidates), exits.values(), len(kept), profile.library.filters)
     if not kept:
         first = "; the first: {file}: {reason}".format(**rejected[0]) if rejected else ""
@@ -640,8 +641,7 @@ def write_funnel(target: Path, found: int, exits: Iterable[Exit], kept: int, fil
             left -= counts[step, reason]
             rows.append((step, reason, counts[step, reason], left))
     rows.append(("kept", "", kept, kept))
-    columns = ("step", "reason", "files", "left")
-    files.write_csv(target, columns, (dict(zip(columns, row, strict=True)) for row in rows))
+    files.write_frame(target, pd.DataFrame(rows, columns=["step", "reason", "files", "left"]))
 
 
 # --- The curation file that the contact sheet helps to fill
@@ -657,21 +657,22 @@ class Decision(NamedTuple):
 
 def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
     """Read a curation file (CSV with `file,action,why`); `LibraryError` names the line of what is wrong."""
-    decisions: dict[str, Decision] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:  # spreadsheets put a mark in front
-            reader = csv.DictReader(handle)
-            if not {"file", "action"} <= set(reader.fieldnames or ()):
-                raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
-            for row in reader:
-                file = files.unguarded(row["file"] or "")
-                action, why = (row["action"] or "").strip().lower(), files.unguarded(row.get("why") or "")
-                where = f"curation file {path.name} line {reader.line_num}"
-                if action not in ("keep", "drop"):
-                    raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
-                if file not in known:
-                    raise LibraryError(f"{where}: there is no file {file!r} in the sources")
-                decisions[file] = Decision(file, action, why.strip())
-    except (OSError, UnicodeDecodeError) as error:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
         raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
+    if not {"file", "action"} <= set(rows.columns):
+        raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
+    decisions: dict[str, Decision] = {}
+    for number, row in enumerate(rows.map(files.unguarded).to_dict("records"), start=2):
+        file, action, where = (
+            row["file"],
+            row["action"].strip().lower(),
+            f"curation file {path.name} line {number}",
+        )
+        if action not in ("keep", "drop"):
+            raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
+        if file not in known:
+            raise LibraryError(f"{where}: there is no file {file!r} in the sources")
+        decisions[file] = Decision(file, action, row.get("why", "").strip())
     return list(decisions.values())

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
@@ -171,7 +172,7 @@ def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
             row["status"] = f"failed: {error}"
         row["items"] = sum(item.feed_url == feed.url for item in items)
         files.write_jsonl(folder / "news.jsonl", items)
-        files.write_csv(folder / "feeds.csv", COLUMNS, rows.values())
+        files.write_frame(folder / "feeds.csv", pd.DataFrame([*rows.values()], columns=list(COLUMNS)))
     if all(rows[feed.url]["status"].startswith("failed") for feed in feeds):
         reasons = "\n".join(f"  {feed.url}: {rows[feed.url]['status']}" for feed in feeds)
         raise NewsError(f"none of the {len(feeds)} feeds could be read:\n{reasons}")

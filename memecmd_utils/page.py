@@ -144,7 +144,7 @@ def _leaderboards(run: Run) -> dict[str, Markup]:
 def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
     strategies = list(profile.retrieval.strategies)
-    scores = PlacedScores(records)
+    scores, graders = placed_scores(records), len(records.truth.graders)
     kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
@@ -152,6 +152,14 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     tops, placed, marks = (
         _by_dialogue(rows) for rows in (records.candidates, records.placements, records.truth.marks)
     )
+
+    def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
+        return records.truth.means.get((dialogue_id, turn), {}).get(meme_id)
+
+    def said_of(p: schemas.Placement) -> list[float | None]:
+        place = p.strategy, p.dialogue_id, p.turn
+        graded = [grade(p.dialogue_id, p.turn, p.meme_id)] if graders else []
+        return [*graded, *(of.get(place) for of in scores.values())]
 
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
         name = dialogue.dialogue_id
@@ -179,14 +187,14 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
             "top": {
                 turn: [
                     [c.meme_id, *(round(x, 4) for x in (c.alpha, c.delta, c.beta, c.gamma, c.score)),
-                     scores.grade(name, turn, c.meme_id)]
+                     grade(name, turn, c.meme_id)]
                     for c in found
                 ]
                 for turn, found in top.items()
             },
             "placed": {
                 strategy: {
-                    p.turn: [p.meme_id, _rounded(p.score), scores.of(p)]
+                    p.turn: [p.meme_id, _rounded(p.score), said_of(p)]
                     for p in mine if p.strategy == strategy
                 }
                 for strategy in strategies
@@ -199,7 +207,10 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
             [name, schemas.STRATEGIES[name].label, schemas.STRATEGIES[name].does, name not in UNGATED]
             for name in strategies
         ],
-        "measures": scores.names,
+        "measures": [
+            *([f"Mean grade of {graders} graders (0-2; a model's, not people's)"] if graders else []),
+            *scores,
+        ],
         "weights": list(profile.retrieval.weights),
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
@@ -208,37 +219,19 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     }
 
 
-class PlacedScores:
-    """What graders, judges and consistency say of a placed meme, in the order of `names`."""
-
-    def __init__(self, records: Records) -> None:
-        self.means = records.truth.means
-        self.graders = len(records.truth.graders)
-        longest: dict[str, int] = {}
-        for rating in records.ratings:  # a judge may have rated prefixes too
-            longest[rating.judge] = max(rating.n_turns, longest.get(rating.judge, 0))
-        self.values = {
-            (f"Judge {r.judge} (0-100)", r.strategy, r.dialogue_id, r.turn): r.overall
-            for r in records.ratings
-            if r.n_turns == longest[r.judge]
-        } | {
-            (f"Consistency with u_t, {c.scorer} (0-100)", c.strategy, c.dialogue_id, c.turn): c.score
-            for c in records.consistency
-            if c.text == "u_t"
-        }
-        self.measures = list(dict.fromkeys(key[0] for key in self.values))
-        by_graders = f"Mean grade of {self.graders} graders (0-2; a model's, not people's)"
-        self.names = [by_graders, *self.measures] if self.graders else self.measures
-
-    def grade(self, dialogue_id: str, turn: int, meme_id: str) -> float | None:
-        """Mean grade of a meme at a turn, where it was graded."""
-        return self.means.get((dialogue_id, turn), {}).get(meme_id)
-
-    def of(self, p: schemas.Placement) -> list[float | None]:
-        """The values of a placed meme."""
-        graded = [self.grade(p.dialogue_id, p.turn, p.meme_id)] if self.graders else []
-        place = p.strategy, p.dialogue_id, p.turn
-        return [*graded, *(_rounded(self.values.get((name, *place))) for name in self.measures)]
+def placed_scores(records: Records) -> dict[str, dict[tuple[str, str, int], float | None]]:
+    """What judges and consistency say of placed memes: measure to scores by strategy, dialogue and turn."""
+    longest: dict[str, int] = {}
+    for rating in records.ratings:  # a judge may have rated prefixes too
+        longest[rating.judge] = max(rating.n_turns, longest.get(rating.judge, 0))
+    rows = [(f"Judge {r.judge}", r, r.overall) for r in records.ratings if r.n_turns == longest[r.judge]]
+    rows += [
+        (f"Consistency with u_t, {c.scorer}", c, c.score) for c in records.consistency if c.text == "u_t"
+    ]
+    found: dict[str, dict[tuple[str, str, int], float | None]] = {}
+    for name, at, score in rows:
+        found.setdefault(f"{name} (0-100)", {})[at.strategy, at.dialogue_id, at.turn] = _rounded(score)
+    return found
 
 
 def gate_path(

@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ipywidgets as widgets
 import numpy as np
 
 from memecmd_utils import drawing, retrieval, schemas
-from memecmd_utils.drawing import SIGNS, ShownMeme, ShownTurn, Thumbnails, signed
+from memecmd_utils.drawing import SIGNS, ShownTurn, shown_meme, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue, ScoreScale
 from memecmd_utils.runs import Run
@@ -107,7 +108,7 @@ class Explorer:
             picks[item.turns[row]] = ids[meme], rank, parts[0, 0]
         return View(gate_scores, thresholds, picks)
 
-    def chat(self, view: View, knobs: Knobs, memes: Mapping[str, Meme], pictures: Thumbnails) -> str:
+    def chat(self, view: View, knobs: Knobs, memes: Mapping[str, Meme], pictures: Mapping[str, Path]) -> str:
         """The dialogue with its memes in place as HTML, score and threshold below every turn."""
         dialogue, turns = self.item.dialogue, []
         scored = dict(zip(self.item.turns, zip(view.gate_scores, view.thresholds, strict=True), strict=True))
@@ -123,7 +124,7 @@ class Explorer:
                 named = [f"{sign} {signed(part, 2)}" for sign, part in zip(SIGNS, parts, strict=True)]
                 total = f"T {signed(float(parts @ knobs.weights))}" + (f", rank {rank}" if rank else "")
                 lines = ["no score"] if score == -np.inf else [total, *map(" ".join, (named[:2], named[2:]))]
-                meme = shown(memes[name], pictures, lines)
+                meme = shown_meme(memes[name], pictures[name], lines=tuple(lines))
             first = turn.speaker == "A"
             who = (dialogue.name_a if first else dialogue.name_b) or turn.speaker
             side = "right" if first else "left"
@@ -151,15 +152,10 @@ def formula(weights: Sequence[float]) -> str:
     return "T = " + " ".join(f"{signed(w, 2)} {sign}" for w, sign in zip(weights, SIGNS, strict=True))
 
 
-def shown(meme: Meme, pictures: Thumbnails, lines: Sequence[str] = ()) -> ShownMeme:
-    """A meme as chat and cards show it."""
-    return ShownMeme(meme.meme_id, pictures[meme.meme_id], drawing.caption_of(meme), tuple(lines), meme.gloss)
-
-
 def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
     """The panel for a run; where nobody can turn a knob (headless), its first position as HTML."""
     explorer, folder = Explorer(scored, index, run.profile), run.read("memes.parquet").parent
-    pictures = Thumbnails({name: folder / meme.file for name, meme in memes.items()})
+    pictures = {name: folder / meme.file for name, meme in memes.items()}
     if is_headless():
         from IPython.display import HTML
 
@@ -186,7 +182,7 @@ def beside(left: Any, *right: Any) -> Any:
 class DialogueTab:
     """Knobs beside a chat of the run; `box` is what is shown, `view` what it shows."""
 
-    def __init__(self, explorer: Explorer, memes: Mapping[str, Meme], pictures: Thumbnails) -> None:
+    def __init__(self, explorer: Explorer, memes: Mapping[str, Meme], pictures: Mapping[str, Path]) -> None:
         self.explorer, self.memes, self.pictures = explorer, memes, pictures
         names = {f"{name} · {item.dialogue.title}": name for name, item in explorer.items.items()}
         words = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
@@ -311,7 +307,8 @@ class PasteTab:
         pasted, query = read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
         knobs, index = self.first.knobs(), self.library.index
         (memes,), (scores,), (parts,) = retrieval.top_k(index, query, knobs.weights, 6)
-        cards = [shown(self.library.memes[index.meme_ids[m]], self.first.pictures) for m in memes]
+        names = [index.meme_ids[meme] for meme in memes]
+        cards = [shown_meme(self.library.memes[n], self.first.pictures[n]) for n in names]
         rows = list(zip(cards, scores, parts, strict=True))
         self.found.value = str(drawing.parts().note(formula(knobs.weights))) + drawing.cards(rows)
         score = float(self.first.explorer.scale(knobs.weights).apply(scores[0]))

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from memecmd_utils import __version__, files, schemas, settings
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import authored, prompts
 from memecmd_utils.settings import Profile
 
 MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"
@@ -82,14 +81,54 @@ def write_release(
 
     `records` are those of `TABLES`; pictures lie below `run_dir`, and those without a licence are left out.
     `models` names models that no record does, such as the embedder and the judges, by what they did.
-    `published` is an ISO date. `further` writes what else belongs into the
-    folder. Raises `ReleaseError` for records that do not fit together.
+    `published` is an ISO date, `further` writes what else belongs into the folder. Raises `ReleaseError` for
+    records that do not fit together.
     """
     with _in_place_of(release_dir) as folder:
-        copied = {**records, "memes": _copied(records["memes"], run_dir, folder)}
+        given = {**records, "memes": _copied(records["memes"], run_dir, folder)}
         if further:
             further(folder)
-        return _fill(folder, copied, profile, run, published, models or {})
+        records = {name: given[name] for name in TABLES if given[name] or name not in OPTIONAL}
+        if problems := _problems(records):
+            raise ReleaseError(_listing(folder, problems))
+        for table, rows in records.items():
+            write_table(folder, table, rows)
+        sources = provenance(records)
+        values = {
+            "name": f"MemeCMD {profile.name}",
+            "paper": PAPER,
+            "profile": profile,
+            "version": __version__,
+            "tables": {name: (TABLES[name], len(rows)) for name, rows in records.items()},
+            "bytes": {name: (folder / f"{name}.parquet").stat().st_size for name in records},
+            "sources": sources,
+            "licence": _licences(records, sources),
+            "numbers": _statistics(records),
+            "splits": sorted(path.parent.name for path in (folder / "benchmark").glob("*/qrels")),
+        }
+        # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
+        filters = {"plain": plain, "thousands": "{:,}".format, "json": files.dumps}
+        environment = files.templates(**filters).overlay(autoescape=False)
+        for name, template in (("README.md", "release_card.md.j2"), ("LICENSE.md", "release_licence.md.j2")):
+            files.write_text(folder / name, environment.get_template(template).render(**values))
+        _write_croissant(folder, values, published)
+        made_by: dict[str, set[str]] = defaultdict(set)
+        for part, names in [*((row["kind"], [row["source"]]) for row in sources), *(models or {}).items()]:
+            made_by[part].update(names)
+        public = public_settings(profile)
+        manifest = {
+            "package": "memecmd",
+            "package_version": __version__,
+            "run": run or profile.name,
+            "settings": public,
+            "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
+            "models": {part: sorted(names) for part, names in made_by.items()},
+            "counts": counts_of(records),
+        }
+        files.write_json(folder / MANIFEST, manifest)
+        lines = (f"{digest}  {path}\n" for path, (_, digest) in _files(folder).items())
+        files.write_text(folder / SUMS, "".join(lines))
+        return counts_of(records)
 
 
 @contextmanager
@@ -124,60 +163,6 @@ def _copied(memes: Sequence[schemas.Meme], run_dir: Path, folder: Path) -> list[
             shutil.copyfile(run_dir / meme.file, folder / file)
         rows.append(ReleaseMeme(**{**meme.model_dump(), "file": file}))
     return rows
-
-
-def _fill(
-    folder: Path,
-    given: Records,
-    profile: Profile,
-    run: str,
-    published: str,
-    models: Mapping[str, Sequence[str]],
-) -> dict[str, int]:
-    """Write tables, card, licence note, Croissant metadata, manifest and checksums into a new release."""
-    records = {name: given[name] for name in TABLES if given[name] or name not in OPTIONAL}
-    if problems := _problems(records):
-        raise ReleaseError(_listing(folder, problems))
-    for table, rows in records.items():
-        write_table(folder, table, rows)
-    sources = provenance(records)
-    values = {
-        "name": f"MemeCMD {profile.name}",
-        "paper": PAPER,
-        "profile": profile,
-        "version": __version__,
-        "tables": {name: (TABLES[name], len(rows)) for name, rows in records.items()},
-        "bytes": {name: (folder / f"{name}.parquet").stat().st_size for name in records},
-        "sources": sources,
-        "licence": _licences(records, sources),
-        "numbers": _statistics(records),
-        "splits": sorted(path.parent.name for path in (folder / "benchmark").glob("*/qrels")),
-    }
-    # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.
-    filters = {"plain": plain, "thousands": "{:,}".format, "json": files.dumps}
-    environment = files.templates(**filters).overlay(autoescape=False)
-    for name, template in (("README.md", "release_card.md.j2"), ("LICENSE.md", "release_licence.md.j2")):
-        files.write_text(folder / name, environment.get_template(template).render(**values))
-    _write_croissant(folder, values, published)
-    made_by: dict[str, set[str]] = defaultdict(set)
-    for part, names in [*((row["kind"], [row["source"]]) for row in sources), *models.items()]:
-        made_by[part].update(names)
-    public = public_settings(profile)
-    manifest = {
-        "package": "memecmd",
-        "package_version": __version__,
-        "run": run or profile.name,
-        "settings": public,
-        "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
-        "models": {part: sorted(names) for part, names in made_by.items()},
-        "inputs": _inputs(profile),
-        "counts": counts_of(records),
-        "files": _files(folder),
-    }
-    files.write_json(folder / MANIFEST, manifest)
-    lines = (f"{digest}  {path}\n" for path, (_, digest) in _files(folder).items())
-    files.write_text(folder / SUMS, "".join(lines))
-    return counts_of(records)
 
 
 def counts_of(records: Records) -> dict[str, int]:
@@ -467,72 +452,47 @@ def _without_places(value: Any) -> Any:
     return path.name if path.is_absolute() or ".." in path.parts else value
 
 
-def _inputs(profile: Profile) -> dict[str, dict[str, str]]:
-    """SHA-256 of the example's texts, where a run has them, of prompts, and of files that settings name."""
-    example = "example" in (*profile.library.sources, profile.dialogue.news)
-    named = [paths.root / name for name in (profile.dialogue.news, profile.library.curation) if name]
-    return {
-        "texts": authored.text_hashes() if example or profile.models.llm == "authored" else {},
-        "prompts": _prompt_hashes(),
-        "files": {path.name: files.sha256(path) for path in named if path.is_file()},
-    }
-
-
-def _prompt_hashes() -> dict[str, str]:
-    return {name: prompts.prompt_sha256(name) for name in sorted(p.stem for p in paths.prompts.glob("*.j2"))}
-
-
-def check_release(folder: Path) -> dict[str, int]:
-    """Hold a release against its checksums, manifest and keys: the counts, or `ReleaseError`."""
-    manifest, found = read_manifest(folder), _files(folder)
-    digests = {path: digest for path, (_, digest) in found.items() if path != SUMS}
-    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines() if SUMS in found else []
-    listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
-    problems = _differences(listed, digests, SUMS)
-    listed = {path: digest for path, (_, digest) in manifest["files"].items()}
-    problems += _differences(listed, {k: v for k, v in digests.items() if k != MANIFEST}, MANIFEST)
+def check_release(folder: Path) -> dict[str, Any]:
+    """Hold a release against its checksums, counts and keys: the manifest, or `ReleaseError`."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        listed = _sums(folder)
+    except (OSError, ValueError) as error:
+        raise ReleaseError(f"{folder} is no release: {error}") from error
+    here = {path: digest for path, (_, digest) in _files(folder).items() if path != SUMS}
+    problems = [f"{path}: in {SUMS} but missing" for path in sorted(listed.keys() - here.keys())]
+    problems += [f"{path}: not listed in {SUMS}" for path in sorted(here.keys() - listed.keys())]
+    both = sorted(listed.keys() & here.keys())
+    problems += [f"{path}: not the sha256 of {SUMS}" for path in both if listed[path] != here[path]]
     if not problems:
-        tables = [name for name in TABLES if f"{name}.jsonl" in found]
+        tables = [name for name in TABLES if f"{name}.jsonl" in here]
         records = {name: files.read_jsonl(folder / f"{name}.jsonl", TABLES[name].schema) for name in tables}
         problems = _problems(records)
         if manifest["counts"] != counts_of(records):
             problems.append(f"{MANIFEST}: counts {manifest['counts']} are not those of the tables")
     if problems:
         raise ReleaseError(_listing(folder, problems))
-    return manifest["counts"]
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a release; `ReleaseError` says what is wrong with it."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        manifest["files"], manifest["counts"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ReleaseError(f"{folder / MANIFEST} cannot be read: {error!r}") from error
     return manifest
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file by its path, as the release lists them."""
+    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    return {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
 
 
 def verdict(folder: Path) -> str:
     """Check a release and say in a few lines what it is; raises `ReleaseError` like `check_release`."""
-    counts, manifest = check_release(folder), read_manifest(folder)
-    size = sum(size for size, _ in manifest["files"].values())
+    manifest, sizes = check_release(folder), [size for size, _ in _files(folder).values()]
     made = f"profile {manifest['settings']['name']} (settings {manifest['settings_sha256'][:12]})"
     lines = [f"run {manifest['run']}: {made}, made by {manifest['package']} {manifest['package_version']}"]
-    lines += [f"{name:<15}{count:>9,}" for name, count in counts.items()]
-    lines.append(f"{len(manifest['files'])} files, {size:,} bytes: checksums, counts and keys are right")
+    lines += [f"{name:<15}{count:>9,}" for name, count in manifest["counts"].items()]
+    lines.append(f"{len(sizes)} files, {sum(sizes):,} bytes: checksums, counts and keys are right")
     return "\n".join(lines)
 
 
 def _listing(folder: Path, problems: Sequence[str]) -> str:
     return "\n".join([f"{folder.name}: {len(problems)} problems, the first of them", *problems[:20]])
-
-
-def _differences(listed: Mapping[str, str], here: Mapping[str, str], where: str) -> list[str]:
-    """What differs between the SHA-256s that the file `where` lists and those of the files on disk."""
-    problems = [f"{path}: in {where} but missing" for path in sorted(listed.keys() - here.keys())]
-    problems += [f"{path}: not listed in {where}" for path in sorted(here.keys() - listed.keys())]
-    both = sorted(listed.keys() & here.keys())
-    return problems + [f"{path}: not the sha256 of {where}" for path in both if listed[path] != here[path]]
 
 
 def _problems(records: Records) -> list[str]:

@@ -141,23 +141,6 @@ def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
     return found
 
 
-def headline(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """The few numbers that sum up a run, by what they are."""
-    judge = facts(numbers)["judge"]
-    return {
-        "Memes in the library": numbers["memes"],
-        "Dialogues": numbers["dialogues"]["total"],
-        "Turns": numbers["dialogues"]["turns"],
-        **{f"Meme rate: {row['strategy']}": row["rate"] for row in numbers["meme_use"][:1]},
-        **{
-            f"{row['metric']}: {row['comparison']}": row["mean"]
-            for row in numbers["effects"]
-            if row["effect"] == "choice" and row["mean"] is not None
-        },
-        **({"AUC of the judge": judge["auc"]} if judge else {}),
-    }
-
-
 SHARES = (
     "fits", "nobody", "both", "0 from both", "2 from both", "wanted and fits", "ungraded", "rate",
     "follow-ups", "sign", "clear", "clearly opposite", "cannot tell", "sign if told",

@@ -1,7 +1,6 @@
 """A profile is every setting of a run: YAML in `data/profiles`, validated, no unknown keys."""
 
 import copy
-import difflib
 import hashlib
 import json
 import re
@@ -535,17 +534,14 @@ def _validated(values: dict[str, Any]) -> Profile:
 
 
 def _explain(error: ValidationError) -> str:
-    """A line for each key that is wrong: what it may be, or which key was probably meant."""
+    """A line for each key that is wrong: what it may be, or which keys there are."""
     lines, is_unknown = [], False
     for problem in error.errors(include_input=False, include_url=False):
         place = [str(part) for part in problem["loc"] if part not in KINDS]
         where = ".".join(place) or "profile"
         if problem["type"] == "extra_forbidden":
             is_unknown = True
-            last = [known[-1] for known in PLACES]
-            close = difflib.get_close_matches(place[-1], last, n=1)
-            meant = close and ".".join(PLACES[last.index(close[0])])
-            lines.append(f"unknown key {where!r}" + (f"; did you mean {meant!r}?" if meant else ""))
+            lines.append(f"unknown key {where!r}")
         elif problem["type"] != "default_factory_not_called":
             lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
     return "\n".join([*lines, *(["known keys: " + ", ".join(known_keys())] if is_unknown else [])])

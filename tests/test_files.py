@@ -85,11 +85,6 @@ def test_a_cell_that_begins_like_a_formula_is_guarded_and_comes_back(tmp_path: P
         assert files.guarded(other) == files.unguarded(other) == other
     cell = files.guarded(text)
     assert cell[0] == "'" and files.unguarded(cell) == text
-    path = files.write_csv(tmp_path / "x.csv", ["file", "n"], [{"file": text, "n": -1.5}])
-    with path.open(encoding="utf-8", newline="") as handle:
-        assert list(csv.reader(handle)) == [["file", "n"], [cell, "-1.5"]], "a number is none"
-    if "\r" in text:
-        return  # no table of a report has line breaks in its cells
     files.write_frame(tmp_path / "y.csv", pd.DataFrame({"file": [text, "+"], "n": [-1.5, 2]}))
     with (tmp_path / "y.csv").open(encoding="utf-8", newline="") as handle:
         assert list(csv.reader(handle))[1:] == [[cell, "-1.500000"], ["+", "2.000000"]]

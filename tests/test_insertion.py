@@ -128,8 +128,9 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
         row("二", "李四", "好", 2),
     ]
     source = write_csv(tmp_path / "chat.csv", rows)
-    done = chats.insert_file(source, tmp_path / "out" / "chat.csv", "made")
-    out = read_csv(done.target)
+    target = tmp_path / "out" / "chat.csv"
+    told = chats.insert_file(source, target, "made")
+    out = read_csv(target)
     assert [{k: v for k, v in r.items() if k in HEADER} for r in out] == [
         dict(zip(HEADER, r, strict=True)) for r in rows
     ]
@@ -139,16 +140,20 @@ def test_the_right_memes_at_the_right_places(run, tmp_path) -> None:
     assert float(placed["meme_score"]) > float(placed["meme_threshold"]) == pytest.approx(0.6)
     # The gate remembers: the turn after a meme has a higher threshold (Eq. 23).
     assert float(out[7]["meme_threshold"]) == pytest.approx(0.6 + 0.1 * 2.718281828**-1, abs=1e-4)
-    assert sorted(p.name for p in done.pictures.glob("*.png")) == ["m02.png", "m05.png", "m07.png"]
-    assert (done.target.parent / placed["meme_file"]).read_bytes() == run.read("memes/m05.png").read_bytes()
-    assert done.about == "3 memes (3 different) in 6 turns of 2 chats; summaries: in the file"
+    assert sorted(p.name for p in (target.parent / "chat_memes").glob("*.png")) == [
+        "m02.png",
+        "m05.png",
+        "m07.png",
+    ]
+    assert (target.parent / placed["meme_file"]).read_bytes() == run.read("memes/m05.png").read_bytes()
+    assert told.startswith("3 memes (3 different) in 6 turns of 2 chats; summaries: in the file\n")
     assert not (tmp_path / "raw").exists(), "a run that only replays records nothing of a chat"
 
 
 def test_the_page_shows_chat_and_memes_and_nothing_runs(run, tmp_path) -> None:
     rows = [row("<i>一", "小雨", "<script>alert(1)</script>"), row("<i>一", "阿杰", "k", 5)]
-    done = chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
-    page = done.page.read_text(encoding="utf-8")
+    chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
+    page = (tmp_path / "o.html").read_text(encoding="utf-8")
     assert "<script>" not in page and "<i>" not in page and "&lt;script&gt;alert(1)" in page
     assert page.count('data-meme="m05"') == 1 and "data:image/jpeg;base64," in page
     assert "1 meme (1 different) in 2 turns of 1 chat; summaries: in the file" in page
@@ -181,8 +186,8 @@ def test_what_no_insertion_wrote_or_what_was_changed_is_not_overwritten(run, tmp
     with pytest.raises(ChatError, match="was not written by this command"):
         chats.insert_file(source, out / "o.csv", "made")
     assert contents(out) == {there: b"mine"}
-    done = chats.insert_file(source, tmp_path / "p.csv", "made")
-    done.target.write_bytes(b"edited")
+    chats.insert_file(source, tmp_path / "p.csv", "made")
+    (tmp_path / "p.csv").write_bytes(b"edited")
     with pytest.raises(ChatError, match="was changed"):
         chats.insert_file(source, tmp_path / "p.csv", "made")
 
@@ -231,19 +236,19 @@ def test_learned_placement_sends_where_it_promises_most(run, tmp_path) -> None:
     rows = [row("", "甲", "在吗"), row("", "乙", "在", 4), row("", "甲", "好", 40), row("", "乙", "嗯", 7)]
     rows += [row("二", "甲", "去吗"), row("二", "乙", "去"), row("二", "甲", "行", 2)]  # one has no summary
     source = write_csv(tmp_path / "c.csv", rows)
-    done = chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
-    out = read_csv(done.target)
+    chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
+    out = read_csv(tmp_path / "o.csv")
     assert [r["meme_id"] for r in out] == ["", "m04", "", "m07", "", "", "m02"]
     sent = [r for r in out if r["meme_id"]]
     assert {r["meme_strategy"] for r in sent} == {"learned"}
     assert all(float(r["meme_gate_score"]) >= float(r["meme_threshold"]) == pytest.approx(2.8) for r in sent)
-    assert "m04, gain to expect = +4.000" in done.page.read_text(encoding="utf-8")
+    assert "m04, gain to expect = +4.000" in (tmp_path / "o.html").read_text(encoding="utf-8")
     # What the run itself fitted comes first: these weights send nowhere.
     made_chats.placement_file(run.write("placement.json"))
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
     values["promises"] = [9.0] * 101
     write_json(run.write("placement.json"), values)
-    assert chats.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").memes == 0
+    assert chats.insert_file(source, tmp_path / "p.csv", "made", strategy="learned").startswith("0 memes")
 
 
 # --- the summary agent
@@ -256,12 +261,12 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     source = write_csv(tmp_path / "c.csv", rows, plain)
     with made_chats.agent().running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
-        done = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
+        chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
         asked = [body["messages"][-1]["content"] for body in server.bodies]
         # Killed and started again: nothing is asked twice.
         chats.insert_file(source, tmp_path / "p.csv", name, run_name="made")
         assert len(server.bodies) == 3
-    assert [r["meme_id"] for r in read_csv(done.target)] == ["", "m03", "", "m06"]
+    assert [r["meme_id"] for r in read_csv(tmp_path / "o.csv")] == ["", "m03", "", "m06"]
     first, second = ((tmp_path / f"{name}.csv").read_bytes() for name in "op")
     assert first.replace(b"o_memes/", b"p_memes/") == second
     assert any("甲：说说 k3\n乙：好 k40\n丙：还有 k6" in text and "轮到甲" in text for text in asked)
@@ -280,9 +285,9 @@ def test_without_a_model_the_message_says_how_to_get_one(run, tmp_path) -> None:
 
 def test_without_a_model_turns_without_a_summary_get_no_meme(run, tmp_path) -> None:
     rows = [row("", "甲", "在吗"), row("", "乙", "在"), row("", "甲", "好", 4)]
-    done = chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
-    assert [r["meme_id"] for r in read_csv(done.target)] == ["", "", "m04"]
-    assert "1 turn without a summary" in done.text()
+    told = chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
+    assert [r["meme_id"] for r in read_csv(tmp_path / "o.csv")] == ["", "", "m04"]
+    assert "1 turn without a summary" in told
 
 
 @pytest.mark.parametrize(

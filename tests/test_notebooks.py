@@ -18,7 +18,7 @@ def test_the_example_profile_runs_from_recordings_alone(finished):
     checkout, run = finished, example_run.RUN
     assert report.compare(run, paths.reports, checkout / "reports") == []
     folder, data = checkout / "reports" / run, checkout / "data" / "processed" / run
-    assert release.check_release(data / "release")["dialogues"] == 47
+    assert release.check_release(data / "release")["counts"]["dialogues"] == 47
     numbers = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))
     assert numbers["dialogues"]["turns"] == 846 and numbers["memes"] == 200
     page = (folder / "index.html").read_text(encoding="utf-8")

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from memecmd_utils import chats, files, panel, retrieval, runs
-from memecmd_utils.drawing import Thumbnails
 
 N_MEMES = 40
 DIALOGUES = [
@@ -37,7 +36,7 @@ def tab(tmp_path: Path) -> panel.DialogueTab:
         pictures[name] = tmp_path / f"{name}.png"
         Image.new("RGB", (60, 48), "red").save(pictures[name])
         found[name] = made_up.meme(name).model_copy(update={"text": f"<b>{name}</b>"})
-    return panel.DialogueTab(explorer_of(), found, Thumbnails(pictures))
+    return panel.DialogueTab(explorer_of(), found, pictures)
 
 
 def placed(explorer: panel.Explorer, **changes) -> dict[tuple[str, int], str]:

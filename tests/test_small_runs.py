@@ -113,7 +113,7 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
         run_stage(stage, profile=profile, settings=settings, run_name=name)
     run = runs.open_run(profile, settings, name)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
-    counts = release.check_release(run.folder / "release")
+    counts = release.check_release(run.folder / "release")["counts"]
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]
     page = (run.report / "index.html").read_text(encoding="utf-8")
     unscored = numbers["ratings"]["unscored"]

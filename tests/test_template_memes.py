@@ -52,7 +52,11 @@ ABOUT = "It cries steam."
 
 
 def table_of(records: dict[str, list[dict]]) -> pd.DataFrame:
-    rows = [data_sets._row(t, raw, i) for t, mine in records.items() for i, raw in enumerate(mine)]
+    rows = [
+        {"template": template, "position": position, **data_sets._entry(raw)}
+        for template, mine in records.items()
+        for position, raw in enumerate(mine)
+    ]
     return pd.DataFrame(rows, columns=data_sets.COLUMNS)
 
 

@@ -135,7 +135,7 @@ def test_a_tuning_that_was_killed_goes_on_from_its_last_epoch(
         assert child.poll() is None
     child.send_signal(signal.SIGKILL)
     child.wait()
-    assert not (folder / "tuned.json").exists()
+    assert not (folder / "history.csv").exists()
     tuned = tuning.tune(pairs, {"validation": pairs[:9], "test": pairs[9:]}, chosen, folder, 0)
     assert len(tuned.history) == 41 and tuned.history["epoch"].tolist() == list(range(41))
     assert tuned.history["test_R@1"][tuned.epoch] == tuned.history["test_R@1"][1:].max()

@@ -16,27 +16,12 @@ from memecmd_utils.chats.files import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.library import Library, asking_run, learned_library, library_run, open_library
 from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn
 from memecmd_utils.chats.readers import Export, counted
-from memecmd_utils.drawing import ShownMeme, ShownTurn, Thumbnails, caption_of, initials
+from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Strategy
 
 WRITTEN = "written.json"
 """In the folder of pictures: every SHA-256 that the output and its page had when they were written."""
-
-
-class Inserted(NamedTuple):
-    """What was written, and counts."""
-
-    target: Path
-    page: Path
-    pictures: Path
-    memes: int
-    about: str
-    taken: str
-
-    def text(self) -> str:
-        """Memes, chats, turns and who wrote the summaries in a line; what was read in another; the files."""
-        return f"{self.about}\nread: {self.taken}\n{self.target}\n{self.page}\n{self.pictures}"
 
 
 class Insertion(NamedTuple):
@@ -74,8 +59,8 @@ def insert_file(
     run_name: str = "",
     strategy: str = "greedy",
     fields: str = "",
-) -> Inserted:
-    """Put memes into the chats of `source` and write `target`: what `make insert-memes` does.
+) -> str:
+    """Put memes into the chats of `source`, write `target` and say how it went (`make insert-memes`).
 
     The library, embedder, weights and gate are those of the finished run `run_name`, or else of the run that
     `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `fields` names
@@ -118,7 +103,7 @@ def insert_file(
     contents[page] = _page(source.name, title, export.chats, by_message, library).encode()
     contents[target] = export.render(columns, position)
     _write(contents, [page, target], pictures)
-    return Inserted(target, page, pictures, len(insertions), about, export.taken)
+    return "\n".join([about, f"read: {export.taken}", *map(str, (target, page, pictures))])
 
 
 def _check_outputs(source: Path, target: Path, page: Path, pictures: Path) -> None:
@@ -232,10 +217,9 @@ def _page(
 
     All texts come out escaped, nothing is loaded from elsewhere, and each picture is in the page once.
     """
-    pictures = Thumbnails({one.meme_id: library.picture(one.meme_id) for one in insertions.values()})
     names = dict.fromkeys(one.meme_id for one in insertions.values())
     memes = {
-        name: ShownMeme(name, pictures[name], caption_of(library.memes[name]), defined=f"meme-{number}")
+        name: shown_meme(library.memes[name], library.picture(name), defined=f"meme-{number}")
         for number, name in enumerate(names)
     }
     shown_chats = []

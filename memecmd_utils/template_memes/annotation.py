@@ -38,8 +38,7 @@ UNKNOWN = "unknown"
 
 def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
     """The prompts of an annotation, captions first; either may be left out, but not both."""
-    names = filter(None, (settings.prompt, settings.devices_prompt))
-    specs = [prompts.prompt(name) for name in names]
+    specs = [prompts.prompt(name) for name in (settings.prompt, settings.devices_prompt) if name]
     devices = [spec.form.kind == "literary devices" for spec in specs]
     if devices != [False] * bool(settings.prompt) + [True] * bool(settings.devices_prompt) or not specs:
         raise ProfileError("prompt must ask for captions, devices_prompt for literary devices, one at least")

@@ -90,26 +90,26 @@ class OtherMeme(BaseModel):
 
 
 def _valid(
-    rows: Iterable[Any], parse: Callable[[Any, int], Parsed], name: str, left_out: list[str]
+    rows: Iterable[Any], parse: Callable[[Any], Parsed], name: str, left_out: list[str]
 ) -> Iterator[Parsed]:
-    """What `parse` makes of each row and its position; `left_out` gets a sentence on those it cannot read."""
+    """What `parse` makes of each row; `left_out` gets a sentence on those that it cannot read."""
     first, n = "", 0
-    for position, row in enumerate(rows):
+    for number, row in enumerate(rows, start=1):
         try:
-            yield parse(row, position)
+            yield parse(row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             why = " ".join(str(error).split())[:200]
-            first, n = first or f"the first is record {position + 1}: {why}", n + 1
+            first, n = first or f"the first is record {number}: {why}", n + 1
     if n:
         left_out.append(f"{name}: {n:,} records cannot be read, {first}")
 
 
-def _row(template: str, raw: Any, position: int) -> tuple:
-    """The values of `COLUMNS`; the fields of `metadata` may also lie beside the others."""
-    entry = Entry.model_validate({**raw, **raw["metadata"]} if "metadata" in raw else raw)
+def _entry(raw: Any) -> dict[str, Any]:
+    """A record's `meme_id` and fields of `Entry`; those of `metadata` may also lie beside the others."""
+    entry = Entry.model_validate({**raw, **raw.get("metadata", {})})
     if not (found := MEME_ID.search(entry.url)):
         raise ValueError(f"no meme is named in the address {entry.url!r}")
-    return (found[1], template, position, *(value for _, value in entry))
+    return {"meme_id": found[1], **dict(entry)}
 
 
 def _json(path: Path) -> Any:
@@ -139,8 +139,9 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
     found = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
     rows = []
     for path in tqdm(found, desc="templates", unit="file"):
-        template = path.name.partition(".json")[0]
-        rows += _valid(_json(path), partial(_row, template), path.name, left_out)
+        named = {"template": path.name.partition(".json")[0]}
+        entries = _valid(_json(path), _entry, path.name, left_out)
+        rows += [{**named, "position": position, **entry} for position, entry in enumerate(entries)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -177,18 +178,16 @@ def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
                         yield name, json.loads(archive.read(name))
 
 
-def _published(split: Split, raw: Any, _: int) -> tuple[TemplateMeme, MemeReading]:
+def _published(split: Split, raw: Any) -> tuple[TemplateMeme, MemeReading]:
     said = Said.model_validate(raw)
-    meme_id, template, _, *values = _row(said.template, raw, 0)
-    fields = dict(zip(COLUMNS[3:], values, strict=True))
-    meme = TemplateMeme(meme_id=meme_id, template=template, source=CM50, split=split, **fields)
-    return meme, MemeReading(meme_id=meme_id, source=READER, **said.model_dump())
+    meme = TemplateMeme(template=said.template, source=CM50, split=split, **_entry(raw))
+    return meme, MemeReading(meme_id=meme.meme_id, source=READER, **said.model_dump())
 
 
 def read_memecap(place: Path) -> list[OtherMeme]:
     """MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a folder that holds it."""
     rows, left_out = _json(_one_of(place, "memes*test*.json*")), []
-    memes = list(_valid(rows, lambda raw, _: OtherMeme.model_validate(raw), "MemeCap", left_out))
+    memes = list(_valid(rows, OtherMeme.model_validate, "MemeCap", left_out))
     print(*left_out, end="\n" * len(left_out))
     return memes
 
@@ -331,10 +330,8 @@ def write_memes(
     Of several readings of one meme the last counts; one that came to nothing takes the place of none.
     """
     known = {meme.meme_id for meme in memes}
-    last: dict[str, MemeReading] = {}
-    for reading in readings:
-        if reading.meme_id in known and not (reading.unscored and reading.meme_id in last):
-            last[reading.meme_id] = reading
+    scored_last = sorted(readings, key=lambda reading: not reading.unscored)
+    last = {reading.meme_id: reading for reading in scored_last if reading.meme_id in known}
     run.save(memes, TemplateMeme)
     run.save(last.values(), MemeReading)
     return list(last.values())

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from memecmd_utils import fetch
-from memecmd_utils.embedders import ModelMissing, ModelReference, loading
+from memecmd_utils.embedders import ModelMissing, folder_of, loading
 from memecmd_utils.settings import AnnotationMetrics
 
 METRICS = ("BERTScore", "ChrF", "ROUGE-L", "BLEU-4")
@@ -96,7 +96,7 @@ def _token_vectors(model: str, layer: int) -> Callable[[str], Any]:
         import torch
         from transformers import AutoModel, AutoTokenizer
 
-        source, options = ModelReference(model).source, {"local_files_only": not fetch.may_fetch()}
+        source, options = folder_of(model) or model, {"local_files_only": not fetch.may_fetch()}
         device = "cuda" if torch.cuda.is_available() else "cpu"
         network = AutoModel.from_pretrained(source, **options).to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(source, **options)

@@ -120,8 +120,8 @@ class TemplateReply(BaseModel):
 
     def fields(self) -> dict[str, Any]:
         """Fields of `MemeReading` by name."""
-        texts = {"elaboration": "image_caption", "detected": "embedded_text", "meaning": "meme_caption"}
-        said = {texts[name]: value.strip() for name, value in self if name in texts}
+        texts = ("image_caption", "embedded_text", "meme_caption")
+        said = {name: value.strip() for name, value in self if name in texts}
         return said | {"literary_devices": self.labels()}
 
 
@@ -129,9 +129,9 @@ class FiveTasksReply(TemplateReply):
     """The explanation and the five tasks of Table 5, GPT-4o's form: words from the lists."""
 
     explanation: Text
-    elaboration: Sentence = Field(alias="visual elaboration")
-    detected: str = Field(alias="detected text")
-    meaning: Sentence = Field(alias="meaning of the meme")
+    image_caption: Sentence = Field(alias="visual elaboration")
+    embedded_text: str = Field(alias="detected text")
+    meme_caption: Sentence = Field(alias="meaning of the meme")
     devices: Device = Field(alias="literary device")
     emotion: Emotion = Field(alias="emotion word")
 
@@ -161,7 +161,7 @@ class DevicesReply(TemplateReply):
 class BaselineReply(TemplateReply):
     """The text, the explanation, and the six labels that follow from it (Table 7, baseline)."""
 
-    detected: str = Field(alias="detected text")
+    embedded_text: str = Field(alias="detected text")
     explanation: Text
     devices: list[OneOfSixOrNone] = Field(alias="literary device")
 

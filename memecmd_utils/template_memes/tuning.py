@@ -5,7 +5,6 @@ Gao et al. 2021, arXiv 2101.06983), the loss sees all pairs of the batch. Added 
 and the paper's schedule. A tuning that was killed goes on from its last epoch.
 """
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,7 +57,7 @@ def learning_rates(settings: MtrclipSettings, steps_per_epoch: int) -> np.ndarra
 
 def load_model(name: str) -> Any:
     """A CLIP or Chinese-CLIP by hub name, `name@COMMIT` or folder, in float32, for sentence-transformers."""
-    reference = ModelReference(name)
+    reference = ModelReference(name, ())
     options = {"revision": reference.commit(), "local_files_only": not fetch.may_fetch()}
     with loading(f"{reference.label} for a tuning"):
         import torch
@@ -213,7 +212,7 @@ def tune(
     `sets` are measured after each epoch: `validation` and, where it is there, `test`. A tuning that is
     finished is read, one that was broken off goes on from its last epoch.
     """
-    if not (folder / "tuned.json").is_file():
+    if not (folder / "history.csv").is_file():
         model, states = load_model(settings.model), folder / "checkpoints"
         rows = [{"epoch": 0, "loss": float("nan")} | measure(model, sets)]
         trainer = make_trainer(model, pairs, sets, settings, states, seed)
@@ -226,12 +225,10 @@ def tune(
         measured = [entry for entry in log if "eval_log_scale" in entry]
         for epoch, (loss, found) in enumerate(zip(losses, measured, strict=True), start=1):
             rows.append({"epoch": epoch, "loss": loss} | {k: found[f"eval_{k}"] for k in list(rows[0])[2:]})
-        history = pd.DataFrame(rows)
         model[0].auto_model.save_pretrained(folder / "weights")
         model[0].processor.save_pretrained(folder / "weights")
-        files.write_text(folder / "history.csv", history.to_csv(index=False))
-        best = int(history[f"{SETS[settings.selection]}_R@1"].iloc[1:].idxmax())
-        files.write_json(folder / "tuned.json", {"epoch": best})
+        files.write_text(folder / "history.csv", pd.DataFrame(rows).to_csv(index=False))
         shutil.rmtree(states)
-    epoch = json.loads((folder / "tuned.json").read_text(encoding="utf-8"))["epoch"]
-    return Tuned(pd.read_csv(folder / "history.csv"), epoch, folder / "weights")
+    history = pd.read_csv(folder / "history.csv")
+    best = int(history[f"{SETS[settings.selection]}_R@1"].iloc[1:].idxmax())
+    return Tuned(history, best, folder / "weights")

@@ -65,4 +65,4 @@ def answers(made: Form, raters: Sequence[str] = ("r1", "r2", "r3"), **changes: A
 def write_answers(path: Path, given: pd.DataFrame) -> Path:
     """Write answers in the form's own columns, as its page saves them."""
     rows = given.assign(at=[at.isoformat() for at in given["at"]], made_up=given.made_up.astype(int))
-    return files.write_csv(path, list(HumanRating.model_fields), rows.to_dict("records"))
+    return files.write_frame(path, rows[list(HumanRating.model_fields)])
