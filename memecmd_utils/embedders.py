@@ -50,8 +50,7 @@ class ModelReference:
     def __init__(self, model: str, read_dirs: Sequence[Path], prefix: str = "") -> None:
         """`read_dirs` are folders of recordings, which tell the name where the weights are not at hand."""
         self._read_dirs, self._prefix = read_dirs, prefix
-        folder = paths.root / Path(model).expanduser()
-        self.folder = folder if folder.is_dir() else None
+        self.folder = folder_of(model)
         self.label, _, self._pinned = (model, "", "") if self.folder else model.partition("@")
         if self.folder or Path(model).is_absolute():
             self.label = Path(model).name
@@ -89,6 +88,12 @@ class ModelReference:
                 "as NAME@COMMIT, or move the others away"
             )
         return names[0] if names else None
+
+
+def folder_of(model: str | Path) -> Path | None:
+    """The folder that a model's name stands for, from the project's root if relative; None for a hub name."""
+    folder = paths.root / Path(model).expanduser()
+    return folder if folder.is_dir() else None
 
 
 def hub_commit(model: str) -> str | None:
