@@ -4,7 +4,6 @@ Where there are no readings, references, labels or weights, a cell says "not com
 `note` says what to give.
 """
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS, NOT_COMPUTED
 from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, Metric
 
 TEXTS = ("meme_caption", "image_caption", "embedded_text")
-STRAIGHT = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")
-"""What OpenAI's tokenizer has ftfy do before it splits; CM50's readings hold such quotes."""
 ByPrompt = Mapping[str, Sequence[MemeReading]]
 
 
@@ -150,19 +147,19 @@ def text_lengths(readings: Iterable[MemeReading], model: str) -> pd.DataFrame:
     `model`: a CLIP by hub name or folder whose tokenizer counts, start and end included; where it is not on
     this machine or `transformers` is missing, `tokens` is empty. Nothing is downloaded.
     """
-    rows = [
-        (kind, text, len(text.split()))
+    texts = [
+        (kind, text)
         for reading in readings
         for kind in TEXTS
         if not reading.unscored and (text := getattr(reading, kind).strip())
     ]
-    frame = pd.DataFrame(rows, columns=["text", "said", "words"])
-    cleaned = [html.unescape(html.unescape(text)).translate(STRAIGHT).strip() for text in frame.pop("said")]
+    frame = pd.DataFrame(texts, columns=["text", "said"])
+    said = frame.pop("said").tolist()
     try:
         from transformers import CLIPTokenizerFast
 
         tokenizer = CLIPTokenizerFast.from_pretrained(model, local_files_only=True)
-        counts = list(map(len, tokenizer(cleaned)["input_ids"])) if cleaned else []
+        counts = list(map(len, tokenizer(said)["input_ids"])) if said else []
     except (ImportError, OSError, ValueError):  # no transformers, or no such tokenizer here
         counts = [pd.NA] * len(frame)
-    return frame.assign(tokens=pd.array(counts, dtype="Int64"))
+    return frame.assign(words=[len(text.split()) for text in said], tokens=pd.array(counts, dtype="Int64"))
