@@ -6,7 +6,6 @@ Where there are no readings, references, labels or weights, a cell says "not com
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,12 +66,11 @@ def _why_empty(spec: prompts.PromptSpec, here: bool, dataset: str, key: str) -> 
 def table_10(
     readings_of: ByPrompt, references: Mapping[str, Sequence[str]], chosen: Mapping[str, Metric | None]
 ) -> pd.DataFrame:
-    """Table 10: prompt x mode in rows, a column for each metric and one for the paper's number beside it.
+    """Table 10: prompt x mode in rows, a column for each metric, and the paper's numbers.
 
     `references`: captions by meme id; several readings of a meme by one prompt are several predictions. Cells
     are texts: a number, nothing (blank in the paper, too), or why there is none, with more in `note`.
     """
-    printed = pd.read_csv(paths.data / "paper" / "cm50_table10.csv", index_col=["prompt", "mode"])
     rows = []
     for spec in (spec for spec in prompts.paper_rows() if spec.table == 10):
         captions: dict[str, list[str]] = {}
@@ -81,21 +79,22 @@ def table_10(
                 captions.setdefault(reading.meme_id, []).append(reading.meme_caption)
         texts = list(captions.values()), [references[meme] for meme in captions]
         for mode, names in SUPPORTED.items():
-            row: dict[str, Any] = {"prompt": spec.name, "mode": mode, "memes": len(captions)}
-            notes = [] if captions else [_why_empty(spec, bool(references), "MemeCap", "memecap")]
-            for name in METRICS:
-                row[name] = "" if captions or name not in names else NOT_COMPUTED
+            cells, notes = dict.fromkeys(METRICS, ""), []
+            if not captions:
+                cells |= dict.fromkeys(names, NOT_COMPUTED)
+                notes.append(_why_empty(spec, bool(references), "MemeCap", "memecap"))
+            for name in names if captions else ():
                 try:
-                    value = metrics.score(chosen, name, mode, *texts) if captions else None
-                    row[name] = row[name] if value is None else f"{value:.3f}"
+                    value = metrics.score(chosen, name, mode, *texts)
+                    cells[name] = "" if value is None else f"{value:.3f}"
                 except ModelMissing as error:
-                    row[name] = NOT_COMPUTED
+                    cells[name] = NOT_COMPUTED
                     notes.append(f"{name}: {error}")
-            for name, column in printed.items():
-                known = column.get((spec.name, mode), np.nan)
-                row[f"{name} (paper)"] = "" if np.isnan(known) else f"{known:.3f}"
-            rows.append(row | {"note": "; ".join(notes)})
-    return pd.DataFrame(rows)
+            row = {"prompt": spec.name, "mode": mode, "memes": len(captions)}
+            rows.append(row | cells | {"note": "; ".join(notes)})
+    printed = pd.read_csv(paths.data / "paper" / "cm50_table10.csv", dtype=str, keep_default_na=False)
+    printed = printed.set_index(["prompt", "mode"]).add_suffix(" (paper)")
+    return pd.DataFrame(rows).join(printed, on=["prompt", "mode"])
 
 
 def devices_table(table: int, readings_of: ByPrompt, truth: Mapping[str, Sequence[str]]) -> pd.DataFrame:
