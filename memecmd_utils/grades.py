@@ -6,7 +6,7 @@ A grade is 0 (does not fit), 1 (one could send it) or 2 (it lands). Everywhere h
 
 import csv
 import io
-import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from pydantic import Field
 from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.library import example_memes
+from memecmd_utils.llm import authored
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
@@ -47,33 +48,27 @@ def read_grades(path: Path, dialogues: Sequence[Dialogue], meme_ids: Collection[
     same grader.
     """
     turns = {(d.dialogue_id, turn.turn) for d in dialogues for turn in d.turns if turn.turn >= 2}
-    names = {name for name, _ in turns}
-    found: dict[tuple[str, int, str, str], UserGrade] = {}
-    ungraded = 0
+    names, ungraded = {name for name, _ in turns}, 0
+    found: dict[tuple[str, float, str, str], UserGrade] = {}
     for line, row in _rows(path):
-
-        def refuse(why: str, line: int = line) -> StageOutputError:
-            return StageOutputError(f"{path.name} line {line}: {why}")
-
         name, meme, grader = row["dialogue_id"], row["meme_id"], row.get("grader") or "grader"
         turn, grade = _number(row["turn"]), _number(row["grade"])
-        if name not in names:
-            raise refuse(f"the run has no dialogue {name!r}")
-        if turn is None or (name, turn) not in turns:
-            raise refuse(f"dialogue {name} has no turn {row['turn']!r} that could get a meme")
-        if meme not in meme_ids:
-            raise refuse(f"the run has no meme {meme!r}")
-        if not row["grade"]:
-            ungraded += 1
-            continue
-        if grade is None or not 0 <= grade <= 2:
-            raise refuse(f"the grade {row['grade']!r} is no number from 0 to 2")
-        key = (name, int(turn), meme, grader)
-        if key in found:
-            raise refuse(f"{grader} graded meme {meme} at turn {key[1]} of {name} before")
-        found[key] = UserGrade(
-            dialogue_id=name, turn=key[1], meme_id=meme, grader=grader, grade=grade, source="user"
-        )
+        key = name, turn, meme, grader
+        checks = {
+            f"the run has no dialogue {name!r}": name in names,
+            f"dialogue {name} has no turn {row['turn']!r} that could get a meme": (name, turn) in turns,
+            f"the run has no meme {meme!r}": meme in meme_ids,
+            f"the grade {row['grade']!r} is no number from 0 to 2": not row["grade"] or 0 <= grade <= 2,
+            f"{grader} graded meme {meme} at turn {row['turn']} of {name} before": key not in found,
+        }
+        for why, is_right in checks.items():
+            if not is_right:
+                raise StageOutputError(f"{path.name} line {line}: {why}")
+        if row["grade"]:
+            found[key] = UserGrade(
+                dialogue_id=name, turn=int(turn), meme_id=meme, grader=grader, grade=grade, source="user"
+            )
+        ungraded += not row["grade"]
     if ungraded:
         print(f"{path.name}: {ungraded} of {ungraded + len(found)} rows have an empty grade: not graded")
     return list(found.values())
@@ -104,12 +99,12 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         raise StageOutputError(f"{path.name}: its first line needs the columns {', '.join(COLUMNS)}")
 
 
-def _number(text: str) -> float | None:
-    """The number in a cell, also with a decimal comma; None where there is none."""
+def _number(text: str) -> float:
+    """The number in a cell, also with a decimal comma; nan where there is none."""
     try:
         return float(text.replace(",", "."))
     except ValueError:
-        return None
+        return math.nan
 
 
 def marks_of(grades: Sequence[Grade]) -> list[Mark]:
@@ -268,24 +263,20 @@ def placed_table(placements: Sequence[Placement], truth: GroundTruth) -> pd.Data
 
 def agreement_table(truth: GroundTruth) -> pd.DataFrame:
     """Agreement of two markers and of two graders: kappa of send or not, weighted kappa of the grades."""
-    sent = {((m.dialogue_id, m.turn), m.marker): int(m.send) for m in truth.marks}
-    graded = {((g.dialogue_id, g.turn, g.meme_id), g.grader): g.grade for g in truth.grades}
-    fit = {place: int(grade > 0) for place, grade in graded.items()}
+    sent = pd.DataFrame([(m.dialogue_id, m.turn, "", m.marker, int(m.send)) for m in truth.marks])
+    graded = pd.DataFrame([(g.dialogue_id, g.turn, g.meme_id, g.grader, g.grade) for g in truth.grades])
     rows = []
     for what, measure, values, classes in (
         ("send or not", "kappa", sent, 2),
         ("grade 0/1/2", "weighted kappa", graded, 3),
-        ("grade 0 or not", "kappa", fit, 2),
+        ("grade 0 or not", "kappa", graded, 2),
     ):
-        raters = sorted({rater for _, rater in values})
-        if len(raters) != 2:
+        if not len(values) or values[3].nunique() != 2:
             continue
-        keys = [
-            key for key in dict.fromkeys(key for key, _ in values) if all((key, r) in values for r in raters)
-        ]
-        pairs = [(values[key, raters[0]], values[key, raters[1]]) for key in keys]
-        got = statistics.cluster_kappa(pairs, [key[0] for key in keys], classes)
-        same = float(np.mean([a == b for a, b in pairs]))
+        both = values.pivot_table(index=[0, 1, 2], columns=3, values=4, sort=False).dropna()
+        pairs = np.minimum(both.to_numpy(dtype=int), classes - 1)
+        got = statistics.cluster_kappa(pairs, both.index.get_level_values(0), classes)
+        same = float((pairs[:, 0] == pairs[:, 1]).mean())
         rows.append((what, measure, got.mean, got.low, got.high, same, got.n, got.clusters))
     return pd.DataFrame(rows, columns=list(AGREEMENT))
 
@@ -357,13 +348,8 @@ def grade_matrix(
     keys: Sequence[Key], meme_ids: Sequence[str], grades: Mapping[Key, Mapping[str, float]]
 ) -> np.ndarray:
     """Grades as [turns, memes]; nan where nobody graded the meme at the turn."""
-    column = {meme_id: number for number, meme_id in enumerate(meme_ids)}
-    out = np.full((len(keys), len(meme_ids)), np.nan)
-    for row, key in enumerate(keys):
-        for meme_id, grade in grades.get(key, {}).items():
-            if meme_id in column:
-                out[row, column[meme_id]] = grade
-    return out
+    rows = [grades.get(key, {}) for key in keys]
+    return pd.DataFrame(rows, columns=list(meme_ids), dtype=float).to_numpy()
 
 
 @dataclass
@@ -603,31 +589,17 @@ def tabulate(
     With intervals over dialogues, `clusters` [turns]. Columns `SYSTEMS` and `DIFFERENCES`; random is the last
     of the systems.
     """
-    rows: list[dict[str, object]] = []
-    differences: list[dict[str, object]] = []
-    names, size = list(measured) if clusters else [], {"dialogues": len(set(clusters))}
-    if names:
-        # [systems, measures], with each dialogue left out along a first axis of its own.
-        found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
-        low, high = statistics.interval(found, statistics.SHARE)
-        for i, system in enumerate(names):
-            row = {**system._asdict(), **dict(zip(MEASURES, found.value[i].tolist(), strict=True))}
-            for measure in ("R@1", "nDCG@5"):
-                at = i, MEASURES.index(measure)
-                row |= {f"{measure} low": low[at], f"{measure} high": high[at]}
-            rows.append({**row, "turns": len(clusters), **size})
-        ndcg = statistics.LeftOut(*(part[..., NDCG] for part in found))  # [systems]
-        for against, base in (("the full score", own), (names[-1].uses, names[-1])):
-            gaps = ndcg.minus(statistics.LeftOut(*(part[..., [names.index(base)]] for part in ndcg)))
-            ends = zip(gaps.value, *statistics.interval(gaps), strict=True)
-            differences += [
-                {
-                    **system._asdict(), "minus": against, "measure": "nDCG@5", "mean": mean, "low": low,
-                    "high": high, **size,
-                }
-                for system, (mean, low, high) in zip(names, ends, strict=True)
-                if system != base
-            ]  # fmt: skip
+    rows, differences, sizes = [], [], {"turns": len(clusters), "dialogues": len(set(clusters))}
+    for system, values in measured.items() if clusters else ():
+        row = dict(zip(MEASURES, values.mean(axis=0), strict=True))
+        shown = ["R@1", "nDCG@5"]
+        ends = statistics.mean_columns(shown, values[:, [0, NDCG]], clusters, statistics.SHARE)
+        rows.append({**system._asdict(), **row, **ends, **sizes})
+        for against, base in (("the full score", own), ([*measured][-1].uses, [*measured][-1])):
+            if system != base:
+                gaps = values[:, NDCG] - measured[base][:, NDCG]
+                row = {**system._asdict(), "minus": against, "measure": "nDCG@5"}
+                differences.append({**row, **statistics.cluster_mean(gaps, clusters).row()})
     return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
 
 
@@ -730,19 +702,15 @@ def untouched_split(example: Split) -> Split | None:
 
 def _dialogues(folder: Path) -> list[Dialogue]:
     """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
-
-    def rows(name: str) -> dict[str, list[dict]]:
-        found: dict[str, list[dict]] = {}
-        for line in (folder / name).read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+    turns: dict[str, list[dict]] = {}
+    summaries: dict[str, list[dict]] = {}
+    for name, found in (("dialogues.jsonl", turns), ("summaries.jsonl", summaries)):
+        for row in authored.rows(name, folder):
             found.setdefault(row.pop("dialogue_id"), []).append(row)
-        return found
-
-    summaries = rows("summaries.jsonl")
     return [
         Dialogue(
             source="authored", dialogue_id=name, kind="news" if name.startswith("news") else "role", ref=name,
-            title=name, name_a="", name_b="", turns=turns, summaries=summaries.get(name, []), complete=True,
+            title=name, name_a="", name_b="", turns=said, summaries=summaries.get(name, []), complete=True,
         )
-        for name, turns in rows("dialogues.jsonl").items()
+        for name, said in turns.items()
     ]  # fmt: skip
