@@ -31,7 +31,6 @@ TOKENS_PER_CHARACTER = 0.25  # of English text; the profile's own figure is for 
 REPLY_TOKENS = {"five tasks": 220, "literary devices": 60}
 TOKENS_PER_COMPARISON = 30  # of one label held against a meme: its name, a reason in a few words, yes or no
 LOOKED_AT = 200  # memes, at most, whose prompts are rendered for the mean length
-DRAWN = 11  # the paper tried prompts on 11 memes of FigMemes that it does not name; ours are drawn by seed
 UNKNOWN = "unknown"
 """Template of a meme that was matched with none; no template has this name, so it has no context."""
 
@@ -205,8 +204,8 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
     """Ask every prompt of `cm50.annotation.evaluate` about the memes of its row in Tables 9 to 11.
 
     `pairs`: what `confirmed_matches` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
-    test set, all others about MemeCap's: rows on a test set about every meme, those tried on 11 memes about
-    as many, drawn by seed, the others about memes matched with a template and not rejected by a person. Ids
+    test set, all others about MemeCap's: rows on a test set about every meme, the others about memes matched
+    with a template and not rejected by a person, also where the paper has 11 memes that it does not name. Ids
     of the readings are names of pictures, without suffix.
     """
     folder, readings = data_sets.picture_folder(run.profile), []
@@ -217,10 +216,7 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
         here = data.found[dataset].path is not None
         memes = _with_templates(data.found, pairs[dataset], dataset) if here else []
         memes = [meme for meme in memes if (meme.meme_id in there if spec.form.sees else meme.text)]
-        if spec.measured_on.startswith("11 memes"):
-            order = statistics.rng(run.profile.seed, "prompts on FigMemes").permutation(len(memes))[:DRAWN]
-            memes = [memes[place] for place in sorted(order.tolist())]
-        elif "test set" not in spec.measured_on:
+        if "test set" not in spec.measured_on:
             memes = [meme for meme in memes if meme.template != UNKNOWN]
         if memes:
             readings += read_memes(run, memes, data.about, folder, [spec])
