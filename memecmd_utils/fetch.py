@@ -202,11 +202,7 @@ def unpack(archive: Path, folder: Path) -> int:
         with zipfile.ZipFile(archive) as source:
             entries = [e for e in source.infolist() if Path(e.filename).suffix.lower() in pictures.EXTENSIONS]
             for entry in tqdm(entries, desc=archive.name, unit="file"):
-                if entry.file_size > pictures.MAX_BYTES:
-                    raise SourceError(f"{archive.name}: {entry.filename} is larger than any picture")
-                target = folder / entry.filename
-                if not target.is_file() or target.stat().st_size != entry.file_size:
-                    source.extract(entry, folder)  # which leads no name out of the folder
+                source.extract(entry, folder)  # which leads no name out of the folder
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise SourceError(f"{archive} cannot be unpacked ({error}); what was unpacked is kept") from error
     if not entries:
