@@ -309,8 +309,8 @@ def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int)
     """
     measured = {name: measure(ranking, one) for name, (_, ranking) in systems.items()}
     measured[grades.RANDOM] = random_measures(one, seed)
-    kinds = {**{name: kind for name, (kind, _) in systems.items()}, grades.RANDOM: "package"}
-    names, clusters = list(measured), [*one.asked["dialogue"]]
+    kinds, names = [*(kind for kind, _ in systems.values()), "package"], list(measured)
+    clusters = [*one.asked["dialogue"]]
     found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
     low, high = statistics.interval(found, statistics.SHARE)
     base = PAPER if PAPER in names else grades.CAPTION
@@ -318,17 +318,14 @@ def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int)
     ends = statistics.interval(gaps)
     p = statistics.sign_flip_p(gaps, 0.0, statistics.rng(seed, "signs", "leaderboard"))
     ndcg, others = [*MEASURES].index("nDCG@5"), [i for i, name in enumerate(names) if name != base]
-    holm = dict(zip(others, statistics.holm([float(p[i, ndcg]) for i in others]), strict=True))
-    rows: list[dict[str, Any]] = []
-    for i, name in enumerate(names):
-        row = {"split": one.split, "system": name, "kind": kinds[name]}
-        row |= dict(zip(MEASURES, found.value[i].tolist(), strict=True))
-        row |= {"nDCG@5 low": low[i, ndcg], "nDCG@5 high": high[i, ndcg], "minus": base}
-        differs = (gaps.value[i, ndcg], ends[0][i, ndcg], ends[1][i, ndcg], p[i, ndcg], holm.get(i))
-        columns = ("difference", "difference low", "difference high", "p", "p Holm")
-        row |= dict(zip(columns, differs if i in holm else [None] * 5, strict=True))
-        rows.append({**row, "turns": len(clusters), "dialogues": len(set(clusters))})
-    out = pd.DataFrame(rows).astype(dict.fromkeys(columns, float))
+    out = pd.DataFrame({"split": one.split, "system": names, "kind": kinds})
+    out[[*MEASURES]] = found.value
+    out["nDCG@5 low"], out["nDCG@5 high"], out["minus"] = low[:, ndcg], high[:, ndcg], base
+    for column, values in zip(("", " low", " high"), (gaps.value, *ends), strict=True):
+        out[f"difference{column}"] = pd.Series(values[others, ndcg], others)
+    out["p"] = pd.Series(p[others, ndcg], others)
+    out["p Holm"] = pd.Series(statistics.holm(p[others, ndcg].tolist()), others)
+    out["turns"], out["dialogues"] = len(clusters), len(set(clusters))
     return out.sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
 
 

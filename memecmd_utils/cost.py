@@ -121,7 +121,7 @@ def _judge_calls(
         checked = 3 * given.judge_checks + 4 * min(given.judge_checks, given.judge_wordings)
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls = 5 * (sampled + checked + held_out)
-        context = judges.Context(dialogue, min(10, places + 1))
+        context = judges.Query(dialogue, min(10, places + 1))
         request = judges.yes_no_request(context, MEME, "humor_effect")
         # Four of five questions share all but their last line with the first: a local server has it read.
         share = 0.3 if judge.llm == "local" else 1.0
@@ -185,22 +185,18 @@ def summary_text(run: str) -> str:
         f"  dataset            {data.relative_to(paths.root)}/release/",
         f"  tables, figures    {folder}/tables/, {folder}/figures/",
         f"  executed notebooks {folder}/*.html",
-        *real_usage(run),
     ]
-    lacking = usage.not_recorded(data)
-    return "\n".join([*lines, "", lacking] if lacking else lines)
-
-
-def real_usage(run: str) -> Iterator[str]:
-    """A line per stage that spoke to a model."""
     line = (
         "  {stage}: {source}; {calls} calls, {replayed} replayed, {tokens in} tokens in, {tokens out} out, "
         "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
     )
-    yield from (line.format(**row) for row in usage.outcome_rows(paths.processed / run))
-    vectors = Spent(paths.processed / run / "usage" / "spent.jsonl").rows.get((TASK, TASK))
-    if vectors:
-        yield f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
+    lines += [line.format(**row) for row in usage.outcome_rows(data)]
+    if vectors := Spent(data / "usage" / "spent.jsonl").rows.get((TASK, TASK)):
+        lines.append(
+            f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
+        )
+    lacking = usage.not_recorded(data)
+    return "\n".join([*lines, "", lacking] if lacking else lines)
 
 
 # --- a provider's batches -------------------------------------------------------------------------------

@@ -5,16 +5,12 @@ The first paper's repositories of images stand in `data/library_sources.yaml`, t
 """
 
 import fnmatch
-import ipaddress
 import os
 import re
-import socket
 import subprocess
 import time
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -70,10 +66,11 @@ class Source(BaseModel):
 
     def how_to_provide(self) -> str:
         """Which repository, which files and which key of `SET=` bring the data set."""
-        place, key = project_path(paths.raw / "templates" / self.name), KEYS.get(self.name, self.name)
+        key = KEYS.get(self.name, self.name)
         how = f'Give its folder or file: SET="{key}=PATH".'
         if self.url:
-            how = f'Clone {self.url} and give its folder: SET="{key}=FOLDER", or put it into {place}.'
+            how = f'Clone {self.url} and give its folder: SET="{key}=FOLDER", or put it into '
+            how += f"data/raw/templates/{self.name}."
         held = "; ".join(f"{words} ({' or '.join(patterns)})" for words, patterns in self.holds.items())
         return f"{how} It must hold {held}.{f' Note: {self.notes}.' if self.notes else ''}"
 
@@ -90,11 +87,6 @@ def source_list(name: str) -> list[Source]:
     """The data sets of a list in `data/`; pydantic names what is wrong in it."""
     text = (paths.data / f"{name}.yaml").read_text(encoding="utf-8")
     return TypeAdapter(list[Source]).validate_python(yaml.safe_load(text))
-
-
-def project_path(path: Path) -> str:
-    """A path as texts may show it: within the project, else only its name."""
-    return path.relative_to(paths.root).as_posix() if path.is_relative_to(paths.root) else path.name
 
 
 # --- git ----------------------------------------------------------------------------------------------
@@ -199,12 +191,9 @@ def fetch_library(archive: Path | None = None) -> None:
         elif source.archive and not (folder / "images").is_dir():
             note = f"\n  its images are not in the repository: download {source.archive} and run "
             note += "make library-sources ZIP=path/to/it"
-        at, count = f" at {commit[:12]}" if commit else "", len(_files_in(folder))
+        count = sum(path.is_file() and ".git" not in path.parts for path in folder.rglob("*"))
+        at = f" at {commit[:12]}" if commit else ""
         print(f"{source.name}{at}: {state}, {count:,} files, licence: {source.licence}{note}")
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != ".git"]
 
 
 def unpack(archive: Path, folder: Path) -> int:
@@ -213,11 +202,7 @@ def unpack(archive: Path, folder: Path) -> int:
         with zipfile.ZipFile(archive) as source:
             entries = [e for e in source.infolist() if Path(e.filename).suffix.lower() in pictures.EXTENSIONS]
             for entry in tqdm(entries, desc=archive.name, unit="file"):
-                if entry.file_size > pictures.MAX_BYTES:
-                    raise SourceError(f"{archive.name}: {entry.filename} is larger than any picture")
-                target = folder / entry.filename
-                if not target.is_file() or target.stat().st_size != entry.file_size:
-                    source.extract(entry, folder)  # which leads no name out of the folder
+                source.extract(entry, folder)  # which leads no name out of the folder
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise SourceError(f"{archive} cannot be unpacked ({error}); what was unpacked is kept") from error
     if not entries:
@@ -307,15 +292,12 @@ class FetchError(Exception):
     """An address could not be had; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Status (200 or 304), headers with names in lower case, and unpacked body."""
 
-    url: str
-    """The address after redirects."""
     code: int
     headers: dict[str, str]
-    body: bytes = b""
+    body: bytes
 
 
 class Client:
@@ -349,10 +331,6 @@ class Client:
         for _ in range(MOST_REDIRECTS + 1):
             if not host_of(url) or (begun.startswith("https:") and not url.startswith("https:")):
                 raise FetchError(f"{url[:200]!r} is no address to go to")
-            if url != begun and _is_public(begun) and not _is_public(url):
-                raise FetchError(
-                    f"a public address leads to {host_of(url)}, which is not on the public internet"
-                )
             if robots and not self._allows(url):
                 raise FetchError(f"robots.txt of {host_of(url)} forbids {url}")
             answer = self._ask(url, headers)
@@ -417,7 +395,7 @@ class Client:
                 if time.monotonic() > until:
                     raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
             plain = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(url, response.status_code, plain, body)
+            return Answer(response.status_code, plain, body)
 
 
 def host_of(url: str) -> str:
@@ -429,13 +407,3 @@ def host_of(url: str) -> str:
     except ValueError:
         return ""
     return f"{parts.hostname}{f':{port}' if port is not None else ''}" if good else ""
-
-
-@lru_cache(maxsize=256)
-def _is_public(url: str) -> bool:
-    """Whether all addresses of a host belong to the public internet."""
-    try:
-        found = socket.getaddrinfo(urlsplit(url).hostname, None)
-    except OSError:
-        return True  # behind a proxy names are resolved elsewhere
-    return all(ipaddress.ip_address(address[4][0].partition("%")[0]).is_global for address in found)

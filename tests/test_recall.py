@@ -10,12 +10,7 @@ from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import MtrclipSettings, Profile
 from memecmd_utils.template_memes import recall, tuning
-from memecmd_utils.template_memes.recall import Gallery, RetrievalItem
-
-
-def pairs(templates: list[str]) -> Gallery:
-    names = tuple(f"text {i}" for i in range(len(templates)))
-    return Gallery(tuple(Path(f"{i}.png") for i in range(len(templates))), tuple(templates), names)
+from memecmd_utils.template_memes.recall import RetrievalItem
 
 
 def brute(texts: np.ndarray, images: np.ndarray, labels: list, k: int) -> np.ndarray:
@@ -33,11 +28,10 @@ def brute(texts: np.ndarray, images: np.ndarray, labels: list, k: int) -> np.nda
 def test_ranks_and_ties_are_those_of_brute_force() -> None:
     rng = np.random.default_rng(1)
     templates = ["a", "a", "b", "b", "", "c"]
-    gallery = pairs(templates)
     texts, images = rng.integers(-1, 2, (6, 3)).astype(float), rng.integers(-1, 2, (6, 3)).astype(float)
     texts[:, 0] += 0.5
     images[:, 0] += 0.5
-    found = recall.rank_all(texts, images, gallery)
+    found = recall.rank_all(texts, images, templates)
     labels = {"pair": list(range(6)), "template": ["a", "a", "b", "b", "4", "c"]}
     assert set(found) == {(name, way) for name in labels for way in ("T2M", "M2T")}
     for name, of in labels.items():
@@ -48,21 +42,12 @@ def test_ranks_and_ties_are_those_of_brute_force() -> None:
 
 def test_a_model_that_knows_nothing_scores_by_chance() -> None:
     same = np.ones((40, 4))
-    ranks = recall.rank_all(same, same, pairs([""] * 40))["pair", "T2M"]
+    ranks = recall.rank_all(same, same, [""] * 40)["pair", "T2M"]
     assert ranks.hits(10) == pytest.approx(np.full(40, 0.25)) and ("template", "T2M") not in recall.rank_all(
-        same, same, pairs([""] * 40)
+        same, same, [""] * 40
     )
     with pytest.raises(ValueError, match="not finite"):
-        recall.rank_all(same * np.nan, same, pairs([""] * 40))
-
-
-def test_more_queries_than_a_block_holds(monkeypatch) -> None:
-    rng = np.random.default_rng(2)
-    texts, images, gallery = rng.normal(size=(50, 8)), rng.normal(size=(50, 8)), pairs(["a", "b"] * 25)
-    whole = recall.rank_all(texts, images, gallery)
-    monkeypatch.setattr(recall, "ROWS", 7)
-    for key, ranks in recall.rank_all(texts, images, gallery).items():
-        assert all(np.array_equal(one, other) for one, other in zip(ranks, whole[key], strict=True))
+        recall.rank_all(same * np.nan, same, [""] * 40)
 
 
 class Encoder:
@@ -114,9 +99,10 @@ def test_tables_hold_each_model_beside_its_own_row(run: Run, tmp_path: Path) -> 
     two = recall.paper_table(2, measured).set_index(["model", "direction"])
     assert len(two) == 10 and two.loc[("CLIP-ViT-L/14@336px", "T2M"), "paper"] == 0.648
     row = two.loc[("CLIP-ViT-L/14@336px", "T2M")]
-    encoder, memes = run.clip(L14), recall.gallery(ITEMS, "meme_caption")
-    ranks = recall.rank_all(encoder.encode_texts(memes.texts), encoder.encode_images(memes.images), memes)
-    ranks = ranks["pair", "T2M"]
+    encoder, templates = run.clip(L14), [item.template for item in ITEMS]
+    texts = encoder.encode_texts([item.text("meme_caption") for item in ITEMS])
+    images = encoder.encode_images([item.image for item in ITEMS])
+    ranks = recall.rank_all(texts, images, templates)["pair", "T2M"]
     assert row["value"] == pytest.approx(ranks.hits(1).mean()) and row["low"] < row["value"] < row["high"]
     assert two.loc[("ALIGN-base", "T2M"), "note"] == "not computed here: ALIGN is not here"
     assert "mtrclip.baselines" in two.loc[("CLIP-ViT-B/32", "M2T"), "note"]

@@ -59,7 +59,7 @@ def test_a_torn_last_line_is_cut_off_and_the_run_goes_on(tmp_path: Path) -> None
     path = write(tmp_path, (form("一"), GOOD), (form("二"), GOOD))
     path.write_bytes(path.read_bytes()[:-9])
     store = opened(tmp_path)
-    assert len(store) == 1, "the torn one counts as not recorded"
+    assert len(store._values) == 1, "the torn one counts as not recorded"
     store.put(form("三"), GOOD)
     assert [f["messages"][0]["text"] for _, f, _ in read_file(path)] == ["一", "三"]
 
@@ -101,7 +101,7 @@ from pathlib import Path
 from memecmd_utils.recordings import Recordings
 store = Recordings("s", [], Path(sys.argv[1]))
 with store.writing():
-    print(len(store), flush=True)
+    print(len(store._values), flush=True)
     sys.stdin.readline()
     for n in range(int(sys.argv[2])):
         store.put({"n": n, "long": "长" * 5000}, {"text": "长" * 5000})
@@ -134,7 +134,7 @@ def test_stores_of_one_process_write_to_one_file_without_waiting(tmp_path: Path)
         one.put(form("一"), GOOD)
         two.put(form("二"), GOOD)
     with one.writing():
-        assert len(one) == len(opened(tmp_path)) == 2
+        assert len(one._values) == len(opened(tmp_path)._values) == 2
 
 
 def test_the_later_answer_counts_and_a_refusal_takes_no_answers_place(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_run_becomes_tracked_recordings_of_the_replies_that_it_used(mine: Path
     told = list(recordings.promote(run, mine))
     assert told == ["2 new vectors -> org__one@1", "3 of 3 replies -> evaluation"]
     shards = tracked / "embedding" / "org__one@1"
-    assert len(Recordings("evaluation", [tracked])) == 3
+    assert len(Recordings("evaluation", [tracked])._values) == 3
     assert read_vectors(shards / "example-1.npz").keys() == {"a", "aa"}
 
     before = {path: path.read_bytes() for path in tracked.rglob("*.*") if path.is_file()}

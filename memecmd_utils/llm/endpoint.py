@@ -36,7 +36,6 @@ IN_A_ROW = 10
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
-MAPPED = ("max_tokens", "temperature", "presence_penalty", "seed", "stop", "logprobs")
 NO_CREDIT = re.compile("insufficient_quota|billing_hard_limit_reached")
 FILTER_CODE = re.compile(
     r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
@@ -201,15 +200,13 @@ class OpenAIBackend(Backend):
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         """The parsed answer to a request, or its text where it is no JSON. Errors are those of `using`."""
-        text = await self.using(
-            lambda c, options: c.post(path, body=body, cast_to=str, options=options), body
-        )
+        text = await self.using(lambda c, options: c.post(path, body=body, cast_to=str, options=options))
         try:
             return json.loads(self.blotted(text))
         except (ValueError, RecursionError):
             return text
 
-    async def using(self, work: Callable[[Any, Any], Awaitable[T]], body: Any = ()) -> T:
+    async def using(self, work: Callable[[Any, Any], Awaitable[T]]) -> T:
         """What `work` brings of the SDK's client and the options of a request.
 
         The SDK sends a request again where that may help. Raises `Refused`, `GaveUp`, or `EndpointError`
@@ -222,16 +219,16 @@ class OpenAIBackend(Backend):
         try:
             return await work(client, {"max_retries": RETRIES[heard]})
         except openai.APIStatusError as error:
-            fault = self._named(error, body)
+            fault = self._named(error)
         except openai.APITimeoutError:
             fault = GaveUp(self._gave_up("time-out"))
         except openai.APIConnectionError:
             fault = GaveUp(self._gave_up("no connection, or a broken one"))
         if isinstance(fault, GaveUp) and heard == 0 < self._heard:
-            return await self.using(work, body)  # it is there and only ill: that gets more tries
+            return await self.using(work)  # it is there and only ill: that gets more tries
         raise fault
 
-    def _named(self, error: Any, body: Any) -> EndpointError:
+    def _named(self, error: Any) -> EndpointError:
         """What an error status means, with the server's own words."""
         status, text = error.status_code, error.response.text
         reason = self.shown(reason_of(error.body) or text)
@@ -248,10 +245,10 @@ class OpenAIBackend(Backend):
             )
         if status in (408, 409, 425, 429) or status >= 500:
             return GaveUp(self._gave_up(f"status {status}: {reason}"))
-        named = [name for name in MAPPED if name in body and re.search(rf"\b{name}\b", reason)]
-        hint = ", ".join(f"{n}: {'max_completion_tokens' if n == 'max_tokens' else 'null'}" for n in named)
-        hint = f"; to leave out or rename it: `parameters: {{{hint}}}` of the endpoint" if named else ""
-        message = f"the endpoint refuses the request ({status}): {reason}{hint}"
+        message = (
+            f"the endpoint refuses the request ({status}): {reason}; to rename or leave out a parameter: "
+            "`parameters: {max_tokens: max_completion_tokens, temperature: null}` of the endpoint"
+        )
         return Refused(message, status, reason, bool(FILTER_CODE.search(text)))
 
     @property

@@ -40,7 +40,6 @@ class Sampling(BaseModel):
     temperature: float | None = None
     presence_penalty: float | None = None
     max_tokens: int | None = None
-    stop: list[str] | None = None
     top_logprobs: int | None = None
     extra: dict[str, Any] = {}
 

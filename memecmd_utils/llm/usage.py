@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +35,23 @@ class Usage:
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
 
 
-def usage_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Stage and counts of every chat of a run's folder that asked for anything, in the order of stages."""
-    found = [path for path in (folder / "usage").glob("*.json") if not path.name.endswith(".keys.json")]
-    for path in sorted(found, key=lambda p: ([not p.name.startswith(stage) for stage in STAGES], p.name)):
-        used = json.loads(path.read_text(encoding="utf-8"))
-        if used["calls"] or used["replayed"]:
-            yield path.stem, used
-
-
 def outcome_rows(folder: Path) -> list[dict[str, Any]]:
     """What became of every question of a run: a row a stage, with all outcomes by name."""
     columns = {"calls": "calls", "replayed": "replayed", "tokens in": "tokens_in", "tokens out": "tokens_out",
                "characters of thought": "think_characters", "US dollars": "usd"}  # fmt: skip
+    found = [path for path in (folder / "usage").glob("*.json") if not path.name.endswith(".keys.json")]
+    found.sort(key=lambda path: ([not path.name.startswith(stage) for stage in STAGES], path.name))
+    used = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
     return [
         {
             "stage": stage,
-            "source": used["source"],
-            "outcomes": counts_in_words(used["outcomes"]),
-            "tried again": counts_in_words(used["retries"]) or "none",
-            **{column: round(used[name], 4) for column, name in columns.items()},
+            "source": counts["source"],
+            "outcomes": counts_in_words(counts["outcomes"]),
+            "tried again": counts_in_words(counts["retries"]) or "none",
+            **{column: round(counts[name], 4) for column, name in columns.items()},
         }
-        for stage, used in usage_of(folder)
+        for stage, counts in used.items()
+        if counts["calls"] or counts["replayed"]
     ]
 
 

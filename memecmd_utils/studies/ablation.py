@@ -1,8 +1,8 @@
-"""Does each term help, and do weights fitted on one half of the dialogues help in the other? (Studies 2, 3.)
-
-Intervals are over dialogues, not turns.
+"""Does each term help, do weights fitted on one half of the dialogues help in the other (Studies 2 and 3),
+and where should a turn's summary come from (Study 5)? Intervals are over dialogues, not turns.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -10,9 +10,9 @@ import pandas as pd
 
 from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.grades import DEPTH, MEASURES, GradedTurns
+from memecmd_utils.retrieval import COMPONENTS as TERMS
+from memecmd_utils.schemas import Summary
 
-TERMS = ("alpha", "delta", "beta", "gamma")
-"""Names of the paper (Eq. 18-21) in the order of the weights."""
 EQUAL = (0.25,) * len(TERMS)
 TENTHS = np.array([w for w in product(range(11), repeat=len(TERMS)) if sum(w) == 10])
 """All weights on the simplex in steps of 0.1, times 10: [286, 4]."""
@@ -112,3 +112,63 @@ def fit_weights(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
         sizes = len(test), len(set(clusters)), held_out
         joined.append((embedder, test.mean(), equal.mean(), *ends.values(), *sizes))
     return pd.DataFrame(halves, columns=list(HALVES)), pd.DataFrame(joined, columns=list(JOINED))
+
+
+# --- The summary agent, the last turn, the whole history
+
+
+OWN, LAST, HISTORY = "the run's own", "last turn only", "raw history"
+JUDGED_ONLY = "nDCG@5 judged only"
+SCORED = ("R@1", "nDCG@5", "judged@5")
+TABLE = (
+    "embedder", "source", "turns", *statistics.with_ends("R@1", "nDCG@5"), "judged@5",
+    *statistics.with_ends(JUDGED_ONLY), "dialogues",
+)  # fmt: skip
+MINUS_OWN = ("embedder", "source", *statistics.with_ends("R@1", "nDCG@5", JUDGED_ONLY), "dialogues")
+
+
+def summaries_by_source(data: GradedTurns) -> dict[str, list[Summary]]:
+    """A summary of every turn of the study from every source.
+
+    The last turn u_{t-1} and the raw history u_1..u_{t-1} stand as S, E and Psi alike.
+    """
+
+    def alike(own: Summary, text: str, source: str) -> Summary:
+        same = {"scenario": text, "emotion": text, "motivation": text, "source": source}
+        return own.model_copy(update=same)
+
+    out: dict[str, list[Summary]] = {OWN: list(data.summaries), LAST: [], HISTORY: []}
+    for query, own in zip(data.asked, data.summaries, strict=True):
+        before = [u.text for u in query.dialogue.turns[: query.turn - 1]]
+        out[LAST].append(alike(own, before[-1], LAST))
+        out[HISTORY].append(alike(own, "\n".join(before), HISTORY))
+    return out
+
+
+def compare_sources(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Retrieval by each source's summaries, and its differences to the run's own, under both embedders.
+
+    Each source is centred by its own mean. The run's summaries fed the pool of graded memes, the others did
+    not: nDCG@5 over judged memes only stands beside. Without ground truth both tables are empty.
+    """
+    sources, names = summaries_by_source(data), data.known_clusters
+    table, differences, columns = [], [], (*SCORED, JUDGED_ONLY)
+    for embedder in data.encoders if names else ():
+        measured = {name: _measure(data, of, embedder) for name, of in sources.items()}
+        for source, mine in measured.items():
+            row = {"embedder": embedder, "source": source, "turns": len(names), "dialogues": len(set(names))}
+            table.append({**row, **statistics.mean_columns(columns, mine, names, statistics.SHARE)})
+            if source != OWN:
+                minus = statistics.mean_columns(columns, mine - measured[OWN], names)
+                differences.append({**row, **minus})
+    return pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
+
+
+def _measure(data: GradedTurns, summaries: Sequence[Summary], embedder: str) -> np.ndarray:
+    """`SCORED` and `JUDGED_ONLY` where some meme fits, [turns, 4], with `summaries` as the queries."""
+    profile, known = data.profile.retrieval, data.grades[data.known]
+    terms = grades.four_terms(summaries, data.annotations, data.encoders[embedder], profile.centring)
+    scores = retrieval.combine(terms, profile.weights)[data.known]
+    judged = np.where(np.isnan(known), -np.inf, scores)  # ungraded memes come last and gain nothing
+    every, graded = (grades.per_turn(retrieval.order(s, data.meme_ids), known) for s in (scores, judged))
+    return np.column_stack([every[:, [MEASURES.index(name) for name in SCORED]], graded[:, grades.NDCG]])

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from memecmd_utils import grades, retrieval, statistics
+from memecmd_utils.drawing import BLUE, GREY, canvas, style
 from memecmd_utils.grades import GradedTurns
 
 NEIGHBOURS = 10
@@ -20,18 +22,15 @@ STARTS = {"uncentred": "none", "centred": "attribute"}
 NONE, CSLS = "none", "CSLS"
 ALL, GATE = "all turns", "the gate's turns"
 CURES = (
-    "embedder",
-    "scores",
-    "cure",
-    "skewness",
-    *statistics.with_ends("repeats", "repeats change"),
-    "dialogues",
-)
+    "embedder", "scores", "cure", "skewness", *statistics.with_ends("repeats", "repeats change"), "dialogues"
+)  # fmt: skip
 SHARES = (
     "embedder", "scores", "where", "hubs", "even share", *statistics.with_ends("share of repeats"),
     "share of turns", "repeats", "dialogues",
 )  # fmt: skip
 COUNTS = ("embedder", "scores", "cure", "meme_id", "N_1")
+LINES = {NONE: (GREY, "-"), CSLS: (BLUE, "--")}
+"""Colour and line of scores without and with a cure."""
 
 
 def repeated(memes: np.ndarray, clusters: Sequence[str]) -> np.ndarray:
@@ -128,3 +127,31 @@ def hub_shares(data: GradedTurns, best: np.ndarray, at: Mapping[str, np.ndarray]
             }
         )  # fmt: skip
     return table
+
+
+def hubs_figure(counts: pd.DataFrame) -> Figure:
+    """N_1 of every meme, most frequent first, without and with CSLS: `counts` of `hubness_study`.
+
+    A row of panels an embedder, a column a kind of scores. An even use would be a level line.
+    """
+    panels = list(counts.groupby(["embedder", "scores"], sort=False))
+    rows = max(1, -(-len(panels) // 2))
+    with style():
+        fig = canvas(9.2, 2.5 * rows + 0.7)
+        for axes, (name, part) in zip(
+            fig.subplots(rows, 2, sharex=True, sharey=True, squeeze=False).flat, panels, strict=False
+        ):
+            for cure, mine in part.groupby("cure", sort=False):
+                colour, line = LINES[cure]
+                values = np.sort(mine["N_1"].to_numpy())[::-1]
+                label = "without a cure" if cure == NONE else cure
+                axes.step(np.arange(1, len(values) + 1), values, line, where="mid", color=colour, label=label)
+            even = part["N_1"].sum() / len(part)
+            axes.axhline(even, color="black", lw=0.8, ls=(0, (1, 4)), label="even use")
+            axes.set(title=", ".join(name), xscale="log", xlabel="memes, most frequent first")  # hubs are few
+            axes.xaxis.set_major_formatter("{x:g}")
+        if panels:
+            legend = fig.axes[0].get_legend_handles_labels()
+            fig.legend(*legend, loc="outside lower center", ncols=5, fontsize=9)
+        fig.supylabel("turns at which it is the best ($N_1$)", fontsize=10)
+    return fig

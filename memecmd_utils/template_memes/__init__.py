@@ -35,9 +35,7 @@ from memecmd_utils.template_memes.matching import (
 from memecmd_utils.template_memes.metrics import all_metrics
 from memecmd_utils.template_memes.prompts import prompt_table
 from memecmd_utils.template_memes.recall import (
-    RetrievalItem,
     cm50_items,
-    gallery,
     measure,
     memecap_items,
     models_of,

@@ -21,7 +21,7 @@ from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
-from memecmd_utils.template_memes import data_sets, prompts
+from memecmd_utils.template_memes import data_sets, filter, prompts
 from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet
 from memecmd_utils.template_memes.prompts import PromptSpec, ThreeStepReply
 
@@ -30,8 +30,7 @@ TEXT_ONLY = " (text only)"  # end of `MemeReading.prompt` where the model did no
 TOKENS_PER_CHARACTER = 0.25  # of English text; the profile's own figure is for Chinese
 REPLY_TOKENS = {"five tasks": 220, "literary devices": 60}
 TOKENS_PER_COMPARISON = 30  # of one label held against a meme: its name, a reason in a few words, yes or no
-LOOKED_AT = 200  # memes whose prompts are rendered for the mean length
-DRAWN = 11  # the paper tried prompts on 11 memes of FigMemes that it does not name; ours are drawn by seed
+LOOKED_AT = 200  # memes, at most, whose prompts are rendered for the mean length
 UNKNOWN = "unknown"
 """Template of a meme that was matched with none; no template has this name, so it has no context."""
 
@@ -43,19 +42,6 @@ def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
     if devices != [False] * bool(settings.prompt) + [True] * bool(settings.devices_prompt) or not specs:
         raise ProfileError("prompt must ask for captions, devices_prompt for literary devices, one at least")
     return specs
-
-
-def draw_sample(memes: Sequence[TemplateMeme], n: int | None, seed: int) -> list[TemplateMeme]:
-    """Draw `n` memes, every template in proportion to its memes; None takes all. The order stays."""
-    by_template: dict[str, list[str]] = {}
-    for meme in memes:
-        by_template.setdefault(meme.template, []).append(meme.meme_id)
-    places = {}
-    for name, ids in by_template.items():
-        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids)).tolist()
-        places |= {meme_id: (place + 0.5) / len(ids) for place, meme_id in enumerate(order)}
-    drawn = set(sorted(places, key=lambda meme_id: (places[meme_id], meme_id))[:n])
-    return [meme for meme in memes if meme.meme_id in drawn]
 
 
 def sees(run: Run) -> bool:
@@ -73,7 +59,9 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
     pool = [meme for meme in memes if meme.meme_id in there] or memes
     if len(pool) < len(memes):
         print(f"{len(memes) - len(pool):,} of {len(memes):,} memes have no picture, and none is asked about")
-    return draw_sample(pool, run.profile.cm50.annotation.sample, run.profile.seed)
+    templates = {meme.meme_id: meme.template for meme in pool}
+    drawn = filter.draw(templates, run.profile.cm50.annotation.sample, run.profile.seed)
+    return [meme for meme in pool if meme.meme_id in drawn]
 
 
 def _request(
@@ -198,7 +186,7 @@ def estimate_readings(
     profile, endpoint = run.profile, run.endpoint("annotator")
     settings = profile.cm50.annotation
     asked = sampled_memes(run, memes, folder)
-    some = draw_sample(asked, LOOKED_AT, profile.seed)
+    some = asked[:: len(asked) // LOOKED_AT + 1]
     image, rows = Image(image_id="estimate", load=str) if sees(run) else None, []
     for spec in passes(settings):
         requests = [_request(spec, meme, about.get(meme.template, ""), settings, image) for meme in some]
@@ -216,8 +204,8 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
     """Ask every prompt of `cm50.annotation.evaluate` about the memes of its row in Tables 9 to 11.
 
     `pairs`: what `confirmed_matches` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
-    test set, all others about MemeCap's: rows on a test set about every meme, those tried on 11 memes about
-    as many, drawn by seed, the others about memes matched with a template and not rejected by a person. Ids
+    test set, all others about MemeCap's: rows on a test set about every meme, the others about memes matched
+    with a template and not rejected by a person, also where the paper has 11 memes that it does not name. Ids
     of the readings are names of pictures, without suffix.
     """
     folder, readings = data_sets.picture_folder(run.profile), []
@@ -228,10 +216,7 @@ def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) ->
         here = data.found[dataset].path is not None
         memes = _with_templates(data.found, pairs[dataset], dataset) if here else []
         memes = [meme for meme in memes if (meme.meme_id in there if spec.form.sees else meme.text)]
-        if spec.measured_on.startswith("11 memes"):
-            order = statistics.rng(run.profile.seed, "prompts on FigMemes").permutation(len(memes))[:DRAWN]
-            memes = [memes[place] for place in sorted(order.tolist())]
-        elif "test set" not in spec.measured_on:
+        if "test set" not in spec.measured_on:
             memes = [meme for meme in memes if meme.template != UNKNOWN]
         if memes:
             readings += read_memes(run, memes, data.about, folder, [spec])
@@ -247,13 +232,15 @@ def _with_templates(
     """Memes of a data set with the template that they were matched with, else `UNKNOWN`."""
     taken = pairs[pairs["confirmed"].ne(False)].drop_duplicates("instance")
     templates = dict(zip(taken["instance"], taken["template"], strict=True))
-    rows = {
-        meme.image: {"title": meme.title, "captions": [meme.text], "url": meme.url or meme.image}
+    memes = {
+        meme.image: TemplateMeme(
+            meme_id=Path(meme.image).stem,
+            template=templates.get(meme.image, UNKNOWN),
+            source=TITLES[dataset],
+            url=meme.url or meme.image,
+            title=meme.title,
+            captions=[meme.text],
+        )
         for meme in data_sets.memes_of(found, dataset)
     }
-    return [
-        TemplateMeme(
-            meme_id=Path(image).stem, template=templates.get(image, UNKNOWN), source=TITLES[dataset], **row
-        )
-        for image, row in rows.items()
-    ]
+    return list(memes.values())

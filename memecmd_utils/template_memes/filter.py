@@ -5,17 +5,15 @@ validation set must pass the rule; the sizes of their templates, and how many th
 rule may keep.
 """
 
-import hashlib
 import itertools
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import files
+from memecmd_utils import files, statistics
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import TemplateRule
 from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
@@ -154,27 +152,30 @@ def template_table(
     return table.assign(chosen=chosen.fillna(False).astype(bool))
 
 
+def draw(templates: Mapping[str, str], n: int | None, seed: int) -> set[str]:
+    """Draw `n` of the memes in `templates` (id -> template), each template in proportion; None takes all."""
+    by_template: dict[str, list[str]] = {}
+    for meme_id, name in templates.items():
+        by_template.setdefault(name, []).append(meme_id)
+    places = {}
+    for name, ids in by_template.items():
+        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids)).tolist()
+        places |= {meme_id: (place + 0.5) / len(ids) for place, meme_id in enumerate(order)}
+    return set(sorted(places, key=lambda meme_id: (places[meme_id], meme_id))[:n])
+
+
 def split(
     kept: pd.DataFrame, rule: TemplateRule, seed: int, published: set[str], training: set[str]
-) -> list[str]:
+) -> np.ndarray:
     """`train` or `validation` for each row, stratified by template; the order of rows plays no part.
 
-    The validation memes, in all `validation_share` of them (1,350 of 33,173), are shared out to the templates
-    by largest remainder, and drawn within each by a hash of seed and id. Ids in `published` are always in
-    validation, others in `training` never.
+    In all `validation_share` of the memes are for validation (1,350 of 33,173): those in `published`, and
+    others drawn by seed, none of which is in `training`.
     """
-    sizes = kept["template"].value_counts()
-    exact = {name: size * rule.validation_share for name, size in sizes.items()}
-    quotas = {name: math.floor(value) for name, value in exact.items()}
-    order = sorted(exact, key=lambda name: (quotas[name] - exact[name], -sizes[name], name))
-    for name in order[: round(len(kept) * rule.validation_share) - sum(quotas.values())]:
-        quotas[name] += 1
-    validation = set(published)
-    for template, rows in kept.groupby("template"):
-        free = set(rows["meme_id"]) - published - training
-        drawn = sorted(free, key=lambda meme: hashlib.sha256(f"{seed}:{meme}".encode()).digest())
-        validation.update(drawn[: max(0, quotas[template] - rows["meme_id"].isin(published).sum())])
-    return ["validation" if meme in validation else "train" for meme in kept["meme_id"]]
+    free = kept[~kept["meme_id"].isin(published | training)]
+    n = round(len(kept) * rule.validation_share) - int(kept["meme_id"].isin(published).sum())
+    drawn = draw(dict(zip(free["meme_id"], free["template"], strict=True)), max(0, n), seed)
+    return np.where(kept["meme_id"].isin(published | drawn), "validation", "train")
 
 
 def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[TemplateMeme]:

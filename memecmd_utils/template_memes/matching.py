@@ -24,19 +24,13 @@ PAPER_PAIRS = {"figmemes": 46, "memecap": 42}  # pairs that the paper was left w
 PAPER_CLIP = "openai/clip-vit-large-patch14-336"  # the model that its limits are made for
 SHEET_SIDE, LPIPS_SIDE = 360, 64
 """Pixels of a picture's longer side on the confirmation sheet, and of the squares that LPIPS compares."""
-PAIRS = ["instance", "template", "variant", "distance", "near", "lpips", "kept"]
 
 
-class Rule(NamedTuple):
-    """A variant of stage 1: distance at most, or cosine at least, `limit`; then LPIPS below `lpips`."""
+RULES = {"concatenated": (30, 0.29), "ocr_cosine": (0.1, 0.3)}
+"""By variant of stage 1: distance at most, or cosine at least; then LPIPS below: as the paper's code has it.
 
-    variant: str
-    limit: float
-    lpips: float
-
-
-RULES = (Rule("concatenated", 30, 0.29), Rule("ocr_cosine", 0.1, 0.3))
-"""What the paper's code runs. Its text names 30 and 1 for two embeddings and 1 for LPIPS."""
+The paper's text names 30 and 1 for two embeddings and 1 for LPIPS.
+"""
 
 
 class Instance(NamedTuple):
@@ -55,10 +49,8 @@ class Matches(NamedTuple):
     """A row a meme and variant: `instance`, its nearest `template`, `variant`, `distance` (of ocr_cosine the
     cosine), `near` (stage 1 keeps it), `lpips` (NaN where it was not computed), `kept`."""
     images: dict[str, Path]
-    model: str = ""
+    model: str
     """Name of the CLIP behind the numbers."""
-    not_computed: str = ""
-    """What is missing, as a sentence for tables."""
 
 
 def lpips_distances(pairs: Sequence[tuple[Path, Path]]) -> np.ndarray:
@@ -107,42 +99,45 @@ def match_data_set(run: Run, data: Data, dataset: DataSet) -> Matches | None:
         for name, path in data.blank.items()
         if data_sets.is_readable(path)
     ]
-    return match(instances, templates, run.clip(run.profile.cm50.matching.clip))
+    if not instances or not templates:
+        print(f"{NOT_COMPUTED}: no picture of a meme, or none of a template")
+        return None
+    try:
+        return match(instances, templates, run.clip(run.profile.cm50.matching.clip))
+    except (ModelMissing, RecordingMiss) as error:
+        print(f"{NOT_COMPUTED}: {error}")
+        return None
 
 
 def match(instances: Sequence[Instance], templates: Sequence[Instance], encoder: DualEncoder) -> Matches:
-    """Match memes with templates, whose caption is what they mean.
-
-    Where a model is not here, `not_computed` says what to give.
-    """
+    """Match memes with templates, whose caption is what they mean; says so where LPIPS is not here."""
     images = {one.name: one.image for one in (*instances, *templates)}
-    done = Matches(pd.DataFrame(columns=PAIRS), images)
-    if not instances or not templates:
-        return done._replace(not_computed=f"{NOT_COMPUTED}: no picture of a meme, or none of a template")
+    pairs = pd.concat([_stage_one(variant, instances, templates, encoder) for variant in RULES])
+    near = pairs.loc[pairs["near"], ["instance", "template"]].drop_duplicates()
+    both = [(images[one], images[other]) for one, other in near.itertuples(index=False)]
     try:
-        pairs = pd.concat([_stage_one(rule, instances, templates, encoder) for rule in RULES])
-        near = pairs.loc[pairs["near"], ["instance", "template"]].drop_duplicates()
-        done = done._replace(pairs=pairs.assign(lpips=np.nan, kept=False), model=encoder.name)
-        both = [(images[one], images[other]) for one, other in near.itertuples(index=False)]
-        pairs = pairs.merge(near.assign(lpips=lpips_distances(both)), how="left")
-    except (ModelMissing, RecordingMiss) as error:
-        return done._replace(not_computed=f"{NOT_COMPUTED}: {error}")
-    limits = pairs["variant"].map({rule.variant: rule.lpips for rule in RULES})
-    return done._replace(pairs=pairs.assign(kept=pairs["near"] & (pairs["lpips"] < limits))[PAIRS])
+        near = near.assign(lpips=lpips_distances(both))
+    except ModelMissing as error:
+        print(f"{NOT_COMPUTED}: {error}")
+        near = near.assign(lpips=np.nan)
+    pairs = pairs.merge(near, how="left")
+    limits = pairs["variant"].map({variant: lpips for variant, (_, lpips) in RULES.items()})
+    return Matches(pairs.assign(kept=pairs["near"] & (pairs["lpips"] < limits)), images, encoder.name)
 
 
 def _stage_one(
-    rule: Rule, instances: Sequence[Instance], templates: Sequence[Instance], encoder: DualEncoder
+    variant: str, instances: Sequence[Instance], templates: Sequence[Instance], encoder: DualEncoder
 ) -> pd.DataFrame:
     """The nearest template of each meme, the first of equally near ones."""
     from scipy.spatial.distance import cdist
 
+    limit, _ = RULES[variant]
     blank = encoder.encode_images([one.image for one in templates])
-    if rule.variant == "ocr_cosine":
+    if variant == "ocr_cosine":
         texts = encoder.encode_texts([one.ocr for one in instances])
         cosines = normalise(texts) @ normalise(blank).T
         index, value = cosines.argmax(1), cosines.max(1)
-        near = value >= rule.limit
+        near = value >= limit
     else:
         abouts = encoder.encode_texts([one.caption for one in templates])
         seen = encoder.encode_images([one.image for one in instances])
@@ -150,9 +145,9 @@ def _stage_one(
         texts = encoder.encode_texts([one.caption or one.ocr for one in instances])
         distances = cdist(np.hstack([seen, texts]), np.hstack([blank, abouts]))
         index, value = distances.argmin(1), distances.min(1)
-        near = value <= rule.limit
+        near = value <= limit
     names = [templates[place].name for place in index]
-    rows = {"instance": [one.name for one in instances], "template": names, "variant": rule.variant}
+    rows = {"instance": [one.name for one in instances], "template": names, "variant": variant}
     return pd.DataFrame({**rows, "distance": value, "near": near})
 
 
@@ -163,10 +158,10 @@ def confirmed_matches(run: Run, matches: Matches | None, dataset: DataSet) -> pd
     """
     if matches is None:
         return pd.DataFrame(columns=["instance", "template", "variant", "distance", "lpips", "confirmed"])
-    kept = matches.pairs[matches.pairs["kept"].astype(bool)].groupby(
-        ["instance", "template"], as_index=False, sort=False
+    kept = matches.pairs[matches.pairs["kept"]]
+    pairs = kept.groupby(["instance", "template"], as_index=False, sort=False).agg(
+        variant=("variant", ", ".join), distance=("distance", "first"), lpips=("lpips", "first")
     )
-    pairs = kept.agg(variant=("variant", ", ".join), distance=("distance", "first"), lpips=("lpips", "first"))
     settings = run.profile.cm50.matching
     given = settings.confirmed if dataset == "memecap" else settings.confirmed_figmemes
     if not given or pairs.empty:
@@ -188,13 +183,13 @@ def match_counts(run: Run, matches: Matches, confirmed: pd.DataFrame, dataset: D
 
     What was not computed says so in place of a number.
     """
-    missing, rows = matches.not_computed, []
-    for rule in RULES:
-        mine = matches.pairs[matches.pairs["variant"] == rule.variant]
-        sign = "cosine at least" if rule.variant == "ocr_cosine" else "distance at most"
-        near = int(mine["near"].sum()) if len(mine) else missing
-        rows.append((f"{rule.variant}: {sign} {rule.limit:g}", near, ""))
-        rows.append((f"{rule.variant}: LPIPS below {rule.lpips:g}", missing or int(mine["kept"].sum()), ""))
+    no_lpips = matches.pairs.loc[matches.pairs["near"], "lpips"].isna().any()
+    missing, rows = NOT_COMPUTED if no_lpips else "", []
+    for variant, (limit, lpips) in RULES.items():
+        mine = matches.pairs[matches.pairs["variant"] == variant]
+        sign = "cosine at least" if variant == "ocr_cosine" else "distance at most"
+        rows.append((f"{variant}: {sign} {limit:g}", int(mine["near"].sum()), ""))
+        rows.append((f"{variant}: LPIPS below {lpips:g}", missing or int(mine["kept"].sum()), ""))
     rows.append(("pairs of all variants", missing or len(confirmed), ""))
     looked = confirmed["confirmed"].dropna()
     text = f"{int(looked.sum())} ({len(looked)} looked at)" if len(looked) else "nobody looked yet"

@@ -142,13 +142,11 @@ def expand(mode: str, predictions: Texts, references: Texts) -> tuple[list[str],
 def score(
     metrics: Mapping[str, Metric | None], name: str, mode: str, predictions: Texts, references: Texts
 ) -> float | None:
-    """The value of a metric in a mode; None where the table has a blank cell.
+    """The value of a metric in a mode; None where predictions are to be joined and no meme has several.
 
-    That is where the mode does not have the metric, and where predictions are to be joined and no meme has
-    several. Raises `ModelMissing` where a package or weights are missing.
+    Raises `ModelMissing` where a package or weights are missing.
     """
-    joins_nothing = mode == "fully-concatenated" and all(len(texts) < 2 for texts in predictions)
-    if name not in SUPPORTED[mode] or joins_nothing:
+    if mode == "fully-concatenated" and all(len(texts) < 2 for texts in predictions):
         return None
     if (metric := metrics[name]) is None:
         raise ModelMissing(f"give its weights, by hub name or folder, as cm50.metrics.{name.lower()}")

@@ -31,7 +31,6 @@ KS = (1, 5, 10)
 MEASURES = (*(f"R@{k}" for k in KS), "Mean")  # `Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean
 TIE = np.float32(1e-6)
 """Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
-ROWS = 256  # queries that are ranked at a time
 PAPER_MODELS = {
     "kakaobrain/align-base": "ALIGN-base",
     "openai/clip-vit-base-patch32": "CLIP-ViT-B/32",
@@ -58,32 +57,9 @@ class RetrievalItem(NamedTuple):
         return next(filter(str.strip, self.texts.get(kind, ())), "")
 
 
-class Gallery(NamedTuple):
-    """Memes that have a text of one kind: text i belongs to image i."""
-
-    images: tuple[Path, ...]
-    templates: tuple[str, ...]
-    texts: tuple[str, ...]
-
-    @property
-    def clusters(self) -> list[str]:
-        """Each meme's template, what intervals are over; a meme without one is a template of its own."""
-        return [name or f"\0{i}" for i, name in enumerate(self.templates)]
-
-    def labels(self) -> dict[str, np.ndarray]:
-        """By counting integers [memes]; candidates with the query's own are right.
-
-        `pair`: the meme's own text alone (the paper's diagonal); `template`: any meme of the template, left
-        out where none is known.
-        """
-        by_template = {"template": np.unique(self.clusters, return_inverse=True)[1]}
-        return {"pair": np.arange(len(self.images))} | (by_template if any(self.templates) else {})
-
-
-def gallery(items: Sequence[RetrievalItem], kind: str) -> Gallery:
-    """Take one kind of text, the first of each item; items whose texts are blank are left out."""
-    chosen = [(item.image, item.template, text) for item in items if (text := item.text(kind))]
-    return Gallery(*zip(*chosen, strict=True)) if chosen else Gallery((), (), ())
+def clusters(templates: Sequence[str]) -> list[str]:
+    """Each meme's template, what intervals are over; a meme without one is a template of its own."""
+    return [name or f"\0{i}" for i, name in enumerate(templates)]
 
 
 class Ranks(NamedTuple):
@@ -105,26 +81,28 @@ class Ranks(NamedTuple):
         return 1 - comb(self.level - self.right, places) / comb(self.level, places)
 
 
-def rank_all(texts: np.ndarray, images: np.ndarray, pairs: Gallery) -> dict[Key, Ranks]:
-    """Rank every text's memes and every meme's texts, in all countings: exact, `ROWS` queries at a time.
+def rank_all(texts: np.ndarray, images: np.ndarray, templates: Sequence[str]) -> dict[Key, Ranks]:
+    """Rank every text's memes and every meme's texts by counting and direction.
 
-    `texts` and `images` [memes, dim] need no unit length, but finite numbers.
+    `texts` and `images` [memes, dim] need no unit length, but finite numbers; text i belongs to image i.
+    Countings: `pair`: the meme's own text alone is right (the paper's diagonal); `template`: any meme of the
+    template, left out where no template is known.
     """
     if not np.isfinite(texts).all() or not np.isfinite(images).all():
         raise ValueError("a vector is not finite: the model's weights are broken")
     texts, images = (normalise(np.asarray(rows, dtype=np.float32)) for rows in (texts, images))
-    ranks = {}
-    for counting, labels in pairs.labels().items():
-        for direction, queries, candidates in (("T2M", texts, images), ("M2T", images, texts)):
-            counts = []
-            for start in range(0, len(queries), ROWS):
-                scores = queries[start : start + ROWS] @ candidates.T
-                is_right = labels[start : start + ROWS, None] == labels
-                best = np.where(is_right, scores, -np.inf).max(axis=1, keepdims=True)
-                level = np.abs(scores - best) <= TIE
-                above = (scores > best + TIE) & ~is_right
-                counts.append([found.sum(axis=1) for found in (above, level, level & is_right)])
-            ranks[counting, direction] = Ranks(*np.concatenate(counts, axis=1))
+    countings, ranks = {"pair": np.arange(len(texts))}, {}
+    if any(templates):
+        countings["template"] = np.unique(clusters(templates), return_inverse=True)[1]
+    scores = texts @ images.T
+    for counting, labels in countings.items():
+        is_right = labels[:, None] == labels
+        for direction, rows in (("T2M", scores), ("M2T", scores.T)):
+            best = np.where(is_right, rows, -np.inf).max(axis=1, keepdims=True)
+            level = np.abs(rows - best) <= TIE
+            above = (rows > best + TIE) & ~is_right
+            counts = (found.sum(axis=1) for found in (above, level, level & is_right))
+            ranks[counting, direction] = Ranks(*counts)
     return ranks
 
 
@@ -136,18 +114,19 @@ def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFram
     files, rows = list(dict.fromkeys(item.image for item in items)), []
     vectors = dict(zip(files, encoder.encode_images(files), strict=True))
     for kind in KINDS:
-        if not (pairs := gallery(items, kind)).texts:
+        shown = [(item, text) for item in items if (text := item.text(kind))]
+        if not shown:
             continue
-        images = np.stack([vectors[file] for file in pairs.images])
-        ranks = rank_all(encoder.encode_texts(pairs.texts), images, pairs)
-        for counting in pairs.labels():
+        templates, images = [item.template for item, _ in shown], [vectors[item.image] for item, _ in shown]
+        ranks = rank_all(encoder.encode_texts([text for _, text in shown]), np.stack(images), templates)
+        for counting in dict.fromkeys(counting for counting, _ in ranks):
             found = {way: ranks[counting, way] for way in ("T2M", "M2T")}
             hits = {way: np.column_stack([one.hits(k) for k in KS]) for way, one in found.items()}
             hits[BOTH] = (hits["T2M"] + hits["M2T"]) / 2
             for direction, share in hits.items():
-                mean = statistics.mean(np.column_stack([share, share.mean(axis=1)]), pairs.clusters)
+                mean = statistics.mean(np.column_stack([share, share.mean(axis=1)]), clusters(templates))
                 low, high = statistics.interval(mean, statistics.SHARE)
-                counts = len(pairs.texts), mean.clusters[0]
+                counts = len(shown), mean.clusters[0]
                 values = zip(MEASURES, mean.value, low, high, strict=True)
                 rows += [(kind, counting, direction, *row, *counts) for row in values]
     return pd.DataFrame(rows, columns=COLUMNS)

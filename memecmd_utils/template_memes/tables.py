@@ -4,10 +4,8 @@ Where there are no readings, references, labels or weights, a cell says "not com
 `note` says what to give.
 """
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,8 +19,6 @@ from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS, NOT_COMPUTED
 from memecmd_utils.template_memes.metrics import METRICS, SUPPORTED, Metric
 
 TEXTS = ("meme_caption", "image_caption", "embedded_text")
-STRAIGHT = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")
-"""What OpenAI's tokenizer has ftfy do before it splits; CM50's readings hold such quotes."""
 ByPrompt = Mapping[str, Sequence[MemeReading]]
 
 
@@ -70,12 +66,11 @@ def _why_empty(spec: prompts.PromptSpec, here: bool, dataset: str, key: str) -> 
 def table_10(
     readings_of: ByPrompt, references: Mapping[str, Sequence[str]], chosen: Mapping[str, Metric | None]
 ) -> pd.DataFrame:
-    """Table 10: prompt x mode in rows, a column for each metric and one for the paper's number beside it.
+    """Table 10: prompt x mode in rows, a column for each metric, and the paper's numbers.
 
     `references`: captions by meme id; several readings of a meme by one prompt are several predictions. Cells
     are texts: a number, nothing (blank in the paper, too), or why there is none, with more in `note`.
     """
-    printed = pd.read_csv(paths.data / "paper" / "cm50_table10.csv", index_col=["prompt", "mode"])
     rows = []
     for spec in (spec for spec in prompts.paper_rows() if spec.table == 10):
         captions: dict[str, list[str]] = {}
@@ -84,21 +79,22 @@ def table_10(
                 captions.setdefault(reading.meme_id, []).append(reading.meme_caption)
         texts = list(captions.values()), [references[meme] for meme in captions]
         for mode, names in SUPPORTED.items():
-            row: dict[str, Any] = {"prompt": spec.name, "mode": mode, "memes": len(captions)}
-            notes = [] if captions else [_why_empty(spec, bool(references), "MemeCap", "memecap")]
-            for name in METRICS:
-                row[name] = "" if captions or name not in names else NOT_COMPUTED
+            cells, notes = dict.fromkeys(METRICS, ""), []
+            if not captions:
+                cells |= dict.fromkeys(names, NOT_COMPUTED)
+                notes.append(_why_empty(spec, bool(references), "MemeCap", "memecap"))
+            for name in names if captions else ():
                 try:
-                    value = metrics.score(chosen, name, mode, *texts) if captions else None
-                    row[name] = row[name] if value is None else f"{value:.3f}"
+                    value = metrics.score(chosen, name, mode, *texts)
+                    cells[name] = "" if value is None else f"{value:.3f}"
                 except ModelMissing as error:
-                    row[name] = NOT_COMPUTED
+                    cells[name] = NOT_COMPUTED
                     notes.append(f"{name}: {error}")
-            for name, column in printed.items():
-                known = column.get((spec.name, mode), np.nan)
-                row[f"{name} (paper)"] = "" if np.isnan(known) else f"{known:.3f}"
-            rows.append(row | {"note": "; ".join(notes)})
-    return pd.DataFrame(rows)
+            row = {"prompt": spec.name, "mode": mode, "memes": len(captions)}
+            rows.append(row | cells | {"note": "; ".join(notes)})
+    printed = pd.read_csv(paths.data / "paper" / "cm50_table10.csv", dtype=str, keep_default_na=False)
+    printed = printed.set_index(["prompt", "mode"]).add_suffix(" (paper)")
+    return pd.DataFrame(rows).join(printed, on=["prompt", "mode"])
 
 
 def devices_table(table: int, readings_of: ByPrompt, truth: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -150,19 +146,19 @@ def text_lengths(readings: Iterable[MemeReading], model: str) -> pd.DataFrame:
     `model`: a CLIP by hub name or folder whose tokenizer counts, start and end included; where it is not on
     this machine or `transformers` is missing, `tokens` is empty. Nothing is downloaded.
     """
-    rows = [
-        (kind, text, len(text.split()))
+    texts = [
+        (kind, text)
         for reading in readings
         for kind in TEXTS
         if not reading.unscored and (text := getattr(reading, kind).strip())
     ]
-    frame = pd.DataFrame(rows, columns=["text", "said", "words"])
-    cleaned = [html.unescape(html.unescape(text)).translate(STRAIGHT).strip() for text in frame.pop("said")]
+    frame = pd.DataFrame(texts, columns=["text", "said"])
+    said = frame.pop("said").tolist()
     try:
         from transformers import CLIPTokenizerFast
 
         tokenizer = CLIPTokenizerFast.from_pretrained(model, local_files_only=True)
-        counts = list(map(len, tokenizer(cleaned)["input_ids"])) if cleaned else []
+        counts = list(map(len, tokenizer(said)["input_ids"])) if said else []
     except (ImportError, OSError, ValueError):  # no transformers, or no such tokenizer here
         counts = [pd.NA] * len(frame)
-    return frame.assign(tokens=pd.array(counts, dtype="Int64"))
+    return frame.assign(words=[len(text.split()) for text in said], tokens=pd.array(counts, dtype="Int64"))

@@ -116,7 +116,7 @@ def run(folder: Path, found: Records | None = None) -> Run:
     }
     rows = {name: evaluation.frame_rows(table) for name, table in tables.items()}
     made.save_json("judge_checks.json", {**rows, "trust": []})
-    made.save_json("studies.json", {"sentences": {}, "columns": {}, "tables": {"ablation": ABLATION}})
+    made.save_json("studies.json", {"ablation": ABLATION})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
     made.save_tables(meme_use=wide)
