@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, judges, models, runs, schemas
+from memecmd_utils import annotation, evaluation, files, judges, models, retrieval, runs, schemas
 from memecmd_utils.dialogue import load_own, relation, sizes, speaker_of, summary_request, utterance_request
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
@@ -195,8 +195,8 @@ def summary_text(run: str) -> str:
         lines.append(
             f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
         )
-    lacking = usage.not_recorded(data)
-    return "\n".join([*lines, "", lacking] if lacking else lines)
+    notes = filter(None, (retrieval.closed_gate(runs.open_finished(run)), usage.not_recorded(data)))
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)])
 
 
 # --- a provider's batches -------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "profile": run.profile,
         "numbers": numbers,
         "facts": report.facts(numbers),
+        "closed_gate": retrieval.closed_gate(run),
         "people": report.load_json(run, "human_ratings.json")["verdict"],
         "scorer": records.consistency[0].scorer if records.consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),

@@ -18,6 +18,7 @@ import numpy as np
 
 from memecmd_utils import drawing, files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import KINDS, Annotation, Candidate, Dialogue, Placement
 from memecmd_utils.settings import Profile
 
@@ -542,6 +543,21 @@ def place(
                     )
                 )  # fmt: skip
     return out
+
+
+def closed_gate(run: Run) -> str:
+    """Why no strategy that asks the gate sends a meme in a run, in a sentence; empty where one does."""
+    gated = set(run.profile.retrieval.strategies) - {"random", LEARNED}
+    if not gated or any(placed.strategy in gated for placed in run.load(Placement)):
+        return ""
+    best = max(candidate.score for candidate in run.load(Candidate))
+    gates = json.loads(run.read("gates.json").read_text(encoding="utf-8")).values()
+    highest = max((best - gate["score_mean"]) / gate["score_std"] for gate in gates)
+    return (
+        f"The gate never opens, so {', '.join(sorted(gated))} send nothing: under the embedder "
+        f"{run.embedder_name()} no score is above {highest:.2f}, and the threshold never falls below "
+        f"theta0 = {min(gate['theta0'] for gate in gates):.2f}; theta0=auto fits it to `wanted_rate`"
+    )
 
 
 # --- A library too large for memory: FAISS proposes candidates, rows on disk rank them

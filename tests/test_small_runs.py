@@ -17,7 +17,7 @@ from stage_run import link_project, simulated
 from memecmd_utils import dialogue, release, runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
-from memecmd_utils.schemas import Unfinished
+from memecmd_utils.schemas import Placement, Unfinished
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +121,22 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
     assert named <= ("greedy" in run.profile.retrieval.strategies), "a chat is named after its memes"
     assert ("ratings by judges" in page) == (row.backend == "authored" and unscored > 0)
     assert row.backend == "authored" or not unscored, "the simulated judge answers everything"
+    is_closed = row.levels[4] == 1 and SENDERS[row.levels[1]] != "[random]"
+    assert ("The gate never opens" in page) == is_closed
+
+
+@pytest.mark.parametrize("settings", ["theta0=99", "score_scale=raw theta0=0.7 threshold_penalty=0.2"])
+def test_a_run_that_sends_nothing_ends_and_says_why(settings: str, started) -> None:
+    profile, small = started["authored"]
+    settings = f"{small} strategies='[greedy, random, learned]' judges=[] {settings}"
+    name = settings_.settle(settings_.load_profile(profile, settings_.parse_settings(settings)))
+    shutil.copytree(paths.processed / f"{profile}-base", paths.processed / name, dirs_exist_ok=True)
+    for stage in AFTER:
+        run_stage(stage, profile=profile, settings=settings, run_name=name)
+    run = runs.open_run(profile, settings, name)
+    sent = {placed.strategy for placed in run.load(Placement)}
+    assert sent == {"random"} if "99" in settings else "greedy" not in sent
+    assert "The gate never opens, so greedy send" in (run.report / "index.html").read_text(encoding="utf-8")
 
 
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
