@@ -121,7 +121,7 @@ def _judge_calls(
         checked = 3 * given.judge_checks + 4 * min(given.judge_checks, given.judge_wordings)
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls = 5 * (sampled + checked + held_out)
-        context = judges.Context(dialogue, min(10, places + 1))
+        context = judges.Query(dialogue, min(10, places + 1))
         request = judges.yes_no_request(context, MEME, "humor_effect")
         # Four of five questions share all but their last line with the first: a local server has it read.
         share = 0.3 if judge.llm == "local" else 1.0

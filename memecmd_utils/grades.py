@@ -322,7 +322,7 @@ CONTEXT_TURNS = 3
 
 
 class Query(NamedTuple):
-    """A turn to rank memes for, by its dialogue and number."""
+    """A turn that may get a meme, before u_t of a dialogue."""
 
     dialogue: Dialogue
     turn: int

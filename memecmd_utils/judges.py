@@ -5,7 +5,7 @@ Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/ju
 """
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, create_model
 from memecmd_utils import evaluation, files, local_model, statistics
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
-from memecmd_utils.grades import GradedTurns, fits
+from memecmd_utils.grades import GradedTurns, Query, fits
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
@@ -44,7 +44,7 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
 Wording = Literal["as asked", "second", "third"]
@@ -114,28 +114,7 @@ def ask(shown: Mapping[T, Excerpt], judge: Judge) -> dict[T, Answer]:
     return dict(zip(shown, llm_chat.run(asked(list(shown.values()), judge)), strict=True))
 
 
-async def _side_by_side(
-    things: Sequence[T], one: Callable[[T], Awaitable[R]], chat: Chat, label: str, unit: str
-) -> list[R]:
-    """Ask about things side by side, with a progress bar."""
-    with Progress(chat, len(things), label, unit) as bar:
-
-        async def counted(thing: T) -> R:
-            answer = await one(thing)
-            bar.update()
-            return answer
-
-        return list(await chat.side_by_side(counted(thing) for thing in things))
-
-
 # --- A yes/no question for each dimension about a meme at a place
-
-
-class Context(NamedTuple):
-    """A place where a meme may stand: before u_t of a dialogue."""
-
-    dialogue: Dialogue
-    turn: int
 
 
 @lru_cache
@@ -153,7 +132,7 @@ def continues_text(model: ModelId) -> bool:
 
 
 def yes_no_request(
-    context: Context, meme: Meme, dimension: str, wording: Wording = "as asked", base: bool = False
+    context: Query, meme: Meme, dimension: str, wording: Wording = "as asked", base: bool = False
 ) -> Request:
     """One one-token question; those of a pair differ in their last line only (shared prefix).
 
@@ -209,28 +188,31 @@ def p_yes(reply: Reply) -> float:
 
 
 async def ask_yes_no(
-    pairs: Sequence[tuple[Context, Meme]], chat: Chat, label: str, wording: Wording = "as asked"
+    pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str, wording: Wording = "as asked"
 ) -> list[Scores | str]:
     """Ask the questions of every pair: p(yes) by dimension, or the reason why there is none."""
     base = continues_text(chat.backend.model)
 
-    async def one(pair: tuple[Context, Meme]) -> Scores | str:
+    async def one(pair: tuple[Query, Meme]) -> Scores | str:
         # One question after another, and as many pairs as requests in flight: otherwise all first questions
         # would go before any second one, and the shared prefix would be gone from the server's cache.
-        p = {}
+        p: Scores | str = {}
         for dimension in DIMENSIONS:
             request = yes_no_request(*pair, dimension, wording, base)
             answer = await chat.ask(request, p_yes, again=False)
             if answer.value is None:  # the pair has no score, whatever the others would be
-                return f"{answer.outcome}: {answer.reason}"
+                p = f"{answer.outcome}: {answer.reason}"
+                break
             p[dimension] = answer.value
+        bar.update()
         return p
 
-    return await _side_by_side(pairs, one, chat, label, "pair")
+    with Progress(chat, len(pairs), label, "pair") as bar:
+        return list(await chat.side_by_side(one(pair) for pair in pairs))
 
 
 def answers_on_record(
-    run: Run, context: Context, meme: Meme, number: int = 0
+    run: Run, context: Query, meme: Meme, number: int = 0
 ) -> dict[str, tuple[Request, Reply | None]]:
     """The questions about a meme at a place, and what a yes/no judge of the profile answered.
 
@@ -254,9 +236,9 @@ def answers_on_record(
     return found
 
 
-def _place_and_meme(shown: Excerpt) -> tuple[Context, Meme]:
+def _place_and_meme(shown: Excerpt) -> tuple[Query, Meme]:
     ((turn, meme),) = shown.memes.items()
-    return Context(shown.dialogue, turn), meme
+    return Query(shown.dialogue, turn), meme
 
 
 async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
@@ -306,21 +288,21 @@ def _scores(p: Scores | str, means: Scores | str) -> Answer:
     return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
 
 
-def contexts_elsewhere(dialogues: Sequence[Dialogue], profile: Profile, dialogue_id: str) -> list[Context]:
+def contexts_elsewhere(dialogues: Sequence[Dialogue], profile: Profile, dialogue_id: str) -> list[Query]:
     """The places in other dialogues at which the memes of a dialogue are measured in vain."""
     return held_out_contexts(dialogues, profile)[halves(dialogues)[dialogue_id]]
 
 
-def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Context]]:
+def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Query]]:
     """For each half, the fixed contexts of the *other* half at which its memes are measured in vain.
 
     With one dialogue only, its own turns have to serve.
     """
     split = halves(dialogues)
-    out: dict[str, list[Context]] = {}
+    out: dict[str, list[Query]] = {}
     for half, other in (("a", "b"), ("b", "a")):
         pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
-        places = [Context(d, turn.turn) for d in pool for turn in d.turns[1:]]
+        places = [Query(d, turn.turn) for d in pool for turn in d.turns[1:]]
         rng = statistics.rng(profile.seed, "judge contexts", half)
         chosen = rng.choice(
             len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
@@ -416,12 +398,14 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
             picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
         request = rating_request(excerpt, int(draws.integers(2**31)), picture, position)
         answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
+        bar.update()
         if answer.value is None:
             return f"{answer.outcome}: {answer.reason}"
         scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
         return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
 
-    return await _side_by_side(shown, one, judge.chat, f"{judge.name}: ratings", "call")
+    with Progress(judge.chat, len(shown), f"{judge.name}: ratings", "call") as bar:
+        return list(await judge.chat.side_by_side(one(excerpt) for excerpt in shown))
 
 
 # --- Every placed meme is rated by every judge
@@ -522,11 +506,17 @@ def draw_items(data: GradedTurns) -> list[CheckItem]:
     wanted = data.profile.evaluation.judge_checks
     if not wanted or not data.truth.grades:
         return []
-    found = _candidates(data)
+    # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
+    lands, fit, refused = data.grades >= LANDS, fits(data.grades), data.grades == 0
+    found: dict[int, dict[Kind, np.ndarray]] = {}  # by row, the columns of the memes that could serve
     chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
     for name, rows in data.rows_of.items():
+        landed = lands[rows].any(axis=0)  # at any turn: what lands at this one was not refused here
+        for row in rows.tolist():
+            kinds = lands[row], ~fit[row], landed & refused[row]
+            found[row] = dict(zip(KINDS, map(np.flatnonzero, kinds), strict=True))
         rng = statistics.rng(data.profile.seed, "judge items", name)
-        able = [int(row) for row in rows if all(len(found[row][kind]) for kind in KINDS)]
+        able = [row for row in rows.tolist() if all(map(len, found[row].values()))]
         drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
         lot = float(rng.random())
         chosen += [(place, lot, row) for place, row in enumerate(drawn)]
@@ -545,19 +535,6 @@ def for_wordings(items: Sequence[CheckItem], profile: Profile) -> list[CheckItem
     order = statistics.rng(profile.seed, "judge wordings").permutation(len(turns))
     chosen = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
     return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
-
-
-def _candidates(data: GradedTurns) -> list[dict[Kind, np.ndarray]]:
-    """For every row of the data: the columns of the memes that could serve as each kind."""
-    # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
-    lands, fit, refused = data.grades >= LANDS, fits(data.grades), data.grades == 0
-    out: list[dict[Kind, np.ndarray]] = []
-    for row, name in enumerate(data.clusters):
-        # Over all its dialogue's turns: what lands at this one was not refused here.
-        landed = lands[data.rows_of[name]].any(axis=0)
-        kinds = {"fitting": lands[row], "random": ~fit[row], "hard negative": landed & refused[row]}
-        out.append({kind: np.flatnonzero(able) for kind, able in kinds.items()})
-    return out
 
 
 P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", "consistency", "retrieval"

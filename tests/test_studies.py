@@ -108,14 +108,10 @@ def test_a_fixed_threshold_follows_the_rate_it_is_given_on_the_other_half() -> N
     data = made_turns.world(dialogues=40)
     top1 = np.random.default_rng(0).standard_normal((2, len(data.asked)))
     rule = selection.GateRule("standard", 0.0, 1.0, "fixed")
-    few = selection.open_turns(data, top1, rule, np.full((2, 2), 0.1)).mean(axis=1)
-    many = selection.open_turns(data, top1, rule, np.full((2, 2), 0.6)).mean(axis=1)
-    assert few == pytest.approx([0.1, 0.1], abs=0.05) and many == pytest.approx([0.6, 0.6], abs=0.08)
-    assert not selection.open_turns(data, top1, rule, np.full((2, 2), np.nan)).any()
-    small = made_turns.world(dialogues=4, turns=2)  # the first of each kind is half a
-    sent = np.array([[key[0] == "news-02" for key in small.keys]])
-    rates = selection.fit_rates(small, sent)
-    assert "".join(small.half) == "aabb" and rates[0, 0] == 0.5 and np.isnan(rates[0, 1])
+    like = np.array([data.half == "a", np.arange(len(data.asked)) % 10 < 6])
+    every, some = selection.open_turns(data, top1, rule, like)
+    assert some.mean() == pytest.approx(0.6, abs=0.08)
+    assert every[data.half == "b"].mean() > 0.95 and not every[data.half == "a"].any()
 
 
 def test_the_numbers_of_a_form_by_plain_counting() -> None:

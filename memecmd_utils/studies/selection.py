@@ -3,7 +3,6 @@
 Scores and gate of a run's turns are whole matrices here, and equal to what the run itself places by.
 """
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -51,55 +50,37 @@ def layout(data: GradedTurns) -> np.ndarray:
     return out
 
 
-def gate_halves(data: GradedTurns) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """Of each half, as in `placement.calibrate`: its dialogues and those its gate is fitted on, as booleans.
-
-    And how many turns 2..T the latter have.
-    """
-    split, scored = halves(data.dialogues), (layout(data) >= 0).any(axis=1)
-    n_turns = np.array([len(d.summaries) for d in data.dialogues])
-    for half in "ab":
-        here = np.array([split[d.dialogue_id] == half for d in data.dialogues])
-        fit = ~here if (~here & scored).any() else scored
-        yield here, fit, int(n_turns[fit].sum())
-
-
 def open_turns(
-    data: GradedTurns, top1: np.ndarray, rule: GateRule, rates: np.ndarray | None = None
+    data: GradedTurns, top1: np.ndarray, rule: GateRule, like: np.ndarray | None = None
 ) -> np.ndarray:
     """Where the gate opens for each of several sets of best scores, [sets, turns] to booleans of that shape.
 
     Scale and theta0 of a dialogue come from the other half, or from the dialogues that have a score where the
-    other half has none. `rates` [sets, 2]: the rate wanted on what half a and half b were fitted on, by
-    default the profile's; nan gives a gate that never opens.
+    other half has none. The rate wanted there is the profile's, or that of `like`, booleans of that shape;
+    where `like` sends nothing, nothing is sent.
     """
-    where = layout(data)
-    scores = np.where(where >= 0, top1[:, where], -np.inf)
-    if rates is None:
-        rates = np.full((len(top1), 2), data.profile.retrieval.wanted_rate)
+    where, split = layout(data), halves(data.dialogues)
+    scores, scored = np.where(where >= 0, top1[:, where], -np.inf), (where >= 0).any(axis=1)
     out = np.zeros(top1.shape, dtype=bool)
-    for wanted, (here, fit, n_turns) in zip(rates.T, gate_halves(data), strict=True):
+    for half in "ab":
+        here = np.array([split[d.dialogue_id] == half for d in data.dialogues])
         if not here.any():
             continue
+        fit = ~here if (~here & scored).any() else scored
         standard = rule.scale == "standard"
         scales = [standard_scale(list(one[fit])) if standard else ScoreScale() for one in scores]
         scaled = np.stack([scale.apply(one) for scale, one in zip(scales, scores, strict=True)])
         gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
         theta0 = np.full(len(top1), gate.theta0)
         if rule.theta0 is None:
-            theta0 = calibrate_theta0(scaled[:, fit], gate, wanted, n_turns)
-            theta0[np.isnan(wanted)] = np.inf
+            turns = sum(len(d.summaries) for d, fits in zip(data.dialogues, fit, strict=True) if fits)
+            rate = np.full(len(top1), data.profile.retrieval.wanted_rate)
+            if like is not None:
+                rate = like[:, where[fit][where[fit] >= 0]].sum(axis=1) / max(1, turns)
+            theta0 = np.where(rate > 0, calibrate_theta0(scaled[:, fit], gate, rate, turns), np.inf)
         opened, places = simulate(scaled[:, here], gate, theta0[:, None]).sent, where[here]
         out[:, places[places >= 0]] = opened[:, places >= 0]
     return out
-
-
-def fit_rates(data: GradedTurns, sent: np.ndarray) -> np.ndarray:
-    """Rate of memes where each half is fitted, [sets, turns] to [sets, 2]; nan if none is sent."""
-    where = layout(data)
-    counts = [(sent[:, where[fit][where[fit] >= 0]].sum(axis=1), n) for _, fit, n in gate_halves(data)]
-    out = np.stack([memes / max(1, n) for memes, n in counts], axis=1)
-    return np.where(out > 0, out, np.nan)
 
 
 # --- Does the form of the threshold matter? Exponential, linear and fixed at the same meme rate

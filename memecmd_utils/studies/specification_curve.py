@@ -117,9 +117,8 @@ def open_gates(data: GradedTurns, top1: np.ndarray) -> dict[str, tuple[np.ndarra
     found = {}
     for name, rule in GATES.items():
         own = selection.open_turns(data, top1, rule)
-        rates = None if rule.theta0 is None else selection.fit_rates(data, own)
         plain = rule._replace(penalty=0.0, form="fixed", theta0=None)
-        found[name] = own, selection.open_turns(data, top1, plain, rates)
+        found[name] = own, selection.open_turns(data, top1, plain, own if rule.theta0 else None)
     return found
 
 
