@@ -256,13 +256,9 @@ class Data(NamedTuple):
         absent = [f"{name} ({self.found[name].source.title})" for name in names if not self.found[name].path]
         return f"{NOT_COMPUTED} without {' and '.join(absent)}, see the table of data sets" * bool(absent)
 
-    def joined(self, kept: Iterable[TemplateMeme] = ()) -> list[TemplateMeme]:
-        """Memes that the rule keeps and those that CM50 published, each once, in CM50's part of the split."""
-        memes = {meme.meme_id: meme for meme in self.memes}
-        for meme in kept:
-            split = memes[meme.meme_id].split if meme.meme_id in memes else meme.split
-            memes[meme.meme_id] = meme.model_copy(update={"split": split})
-        return list(memes.values())
+    def joined(self, kept: Iterable[TemplateMeme]) -> list[TemplateMeme]:
+        """Memes that CM50 published and those that the rule keeps, each once."""
+        return list({meme.meme_id: meme for meme in (*self.memes, *kept)}.values())
 
 
 def picture_folder(profile: Profile) -> Path:
@@ -322,10 +318,8 @@ def load_data(run: Run) -> Data:
     return Data(found, records, *published, left_out)
 
 
-def write_memes(
-    run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReading]
-) -> list[MemeReading]:
-    """Write `template_memes.parquet` and `readings.parquet`, what notebook 08 reads; returns the readings.
+def write_memes(run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReading]) -> None:
+    """Write `template_memes.parquet` and `readings.parquet`, what notebook 08 reads.
 
     Of several readings of one meme the last counts; one that came to nothing takes the place of none.
     """
@@ -334,4 +328,3 @@ def write_memes(
     last = {reading.meme_id: reading for reading in scored_last if reading.meme_id in known}
     run.save(memes, TemplateMeme)
     run.save(last.values(), MemeReading)
-    return list(last.values())

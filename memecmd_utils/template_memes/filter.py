@@ -154,13 +154,10 @@ def template_table(
 
 def draw(templates: Mapping[str, str], n: int | None, seed: int) -> set[str]:
     """Draw `n` of the memes in `templates` (id -> template), each template in proportion; None takes all."""
-    by_template: dict[str, list[str]] = {}
-    for meme_id, name in templates.items():
-        by_template.setdefault(name, []).append(meme_id)
-    places = {}
-    for name, ids in by_template.items():
-        order = statistics.rng(seed, "template sample", name).permutation(sorted(ids)).tolist()
-        places |= {meme_id: (place + 0.5) / len(ids) for place, meme_id in enumerate(order)}
+    memes, places = pd.Series(templates, dtype=object).sort_index(), {}
+    for name, mine in memes.groupby(memes):
+        order = statistics.rng(seed, "template sample", name).permutation(mine.index).tolist()
+        places |= {meme_id: (place + 0.5) / len(mine) for place, meme_id in enumerate(order)}
     return set(sorted(places, key=lambda meme_id: (places[meme_id], meme_id))[:n])
 
 
