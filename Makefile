@@ -135,7 +135,7 @@ strip: $(READY)
 lock: $(READY)
 	$(PY) -m pip install -q uv && $(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 \
 	  --extra dev --no-header --quiet pyproject.toml -o requirements.lock
-	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper --extra metrics \
+	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper \
 	  -c requirements.lock --no-header --quiet pyproject.toml -o requirements-paper.lock
 
 ## Delete runs and reports; keeps recordings, sources and tracked files

@@ -171,7 +171,7 @@ def test_where_the_packages_are_required_their_absence_fails(
 ) -> None:
     lines = (
         "pytest.importorskip('no_such_package')",
-        "pytest.importorskip('no_such_package', reason='needs the `metrics` extra')",
+        "pytest.importorskip('no_such_package', reason='needs the `paper` extra')",
         "pytest.skip('torch, lpips not installed (the `paper` extra)')",
         "pytest.skip('the CM50 sample is not on this machine')",
     )
