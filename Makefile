@@ -6,7 +6,10 @@ MODEL ?= qwen2.5-coder-1.5b
 STRATEGY ?= greedy
 VENV ?= .venv
 PYTHON ?=
-export PROFILE SET
+# What users name goes through the environment as it stands: neither make nor the shell reads a name as code.
+NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD DIALOGUES ZIP ENTRY MODEL
+$(foreach name,$(NAMED),$(eval override $(name) := $$(value $(name))))
+export PROFILE SET $(NAMED)
 # Where it is set nothing that Python compiles is kept, and each notebook compiles its imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -54,7 +57,7 @@ lab: $(READY)
 
 ## Install the engine and the weights for PROFILE=local (MODEL=qwen2.5-coder-1.5b or gemma-3-270m)
 local-llm: $(READY)
-	$(MEMECMD) fetch local-llm $(MODEL)
+	$(MEMECMD) fetch local-llm -- "$$MODEL"
 
 ## Check Python, packages, fonts, models and keys
 doctor: $(READY)
@@ -66,23 +69,23 @@ cost: $(READY)
 
 ## Put memes into your own chats: IN=chat.csv OUT=with_memes.csv [RUN=example STRATEGY=greedy|learned FIELDS=text=...]
 insert-memes: $(READY)
-	@$(MEMECMD) insert-memes "$(IN)" "$(OUT)" --strategy "$(STRATEGY)" --run "$(RUN)" --fields "$(FIELDS)"
+	@$(MEMECMD) insert-memes --strategy "$$STRATEGY" --run "$$RUN" --fields "$$FIELDS" -- "$$IN" "$$OUT"
 
 #+ Fit learned placement on a run's graded memes: [RUN=example GRADES=grades.csv with dialogue_id,turn,meme_id,grade]
 fit-placement: $(READY)
-	@$(MEMECMD) fit-placement "$(GRADES)" --run "$(RUN)"
+	@$(MEMECMD) fit-placement --run "$$RUN" -- "$$GRADES"
 
 #+ Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
 evaluate-mod: $(READY)
-	@$(MEMECMD) evaluate-mod "$(MOD)" --run "$(RUN)" $(if $(DIALOGUES),--dialogues "$(DIALOGUES)")
+	@$(MEMECMD) evaluate-mod --run "$$RUN" $(if $(DIALOGUES),--dialogues "$$DIALOGUES") -- "$$MOD"
 
 #+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
 leaderboard: $(READY)
-	@$(MEMECMD) leaderboard $(ENTRY) --name "$(NAME)" --run "$(RUN)" --grades "$(GRADES)" --release "$(RELEASE)" --mod "$(MOD)"
+	@$(MEMECMD) leaderboard --name "$$NAME" --run "$$RUN" --grades "$$GRADES" --release "$$RELEASE" --mod "$$MOD"
 
 #+ Fetch the paper's repositories of images (ZIP=PATH: the images of emo-visual-data)
 library-sources: $(READY)
-	@$(MEMECMD) fetch library "$(ZIP)"
+	@$(MEMECMD) fetch library -- "$$ZIP"
 
 #+ Collect news for PROFILE from its feeds; run it on several days to gather more
 collect-news: $(READY)
@@ -90,7 +93,7 @@ collect-news: $(READY)
 
 ## Check the release of PROFILE, or the one in RELEASE=DIR, against its checksums and counts
 verify: $(READY)
-	@$(MEMECMD) verify "$(RELEASE)"
+	@$(MEMECMD) verify -- "$$RELEASE"
 
 #+ Copy the example run's numbers and pictures into reports/ for the README
 refresh-tracked: $(READY)

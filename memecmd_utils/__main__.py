@@ -4,6 +4,7 @@ Profile and settings come from `--profile` and `--set`, or from PROFILE and SET 
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -217,6 +218,7 @@ def leaderboard(
     """Score ENTRIES, TREC runs or Python files, beside the package's systems."""
     from memecmd_utils import benchmark, page
 
+    entries = entries or shlex.split(os.environ.get("ENTRY", ""))  # as make exports it
     named = (choice.profile, choice.settings)
     if mod:
         click.echo(benchmark.score_mod(Path(mod).expanduser(), *named, run, entries, name))

@@ -364,7 +364,7 @@ class Profile(Setting):
     name: str
     _file: Path | None = PrivateAttr(None)
     _as_in_file: bool = PrivateAttr(False)
-    seed: int = 13
+    seed: int = Field(13, ge=0)
     library: LibrarySettings = Field({}, validate_default=True)
     dialogue: DialogueSettings = Field({}, validate_default=True)
     models: ModelSettings = Field({}, validate_default=True)

@@ -116,3 +116,15 @@ def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
     assert make(checkout, "clean").returncode == 0
     assert all((checkout / name).exists() for name in kept)
     assert not any((checkout / name).exists() for name in gone)
+
+
+@pytest.mark.parametrize(
+    "name", ["a`touch boom`.csv", "a$HOME.csv", 'q"q.csv', "$(touch boom)", "-dash.csv", "聊天 (1).csv"]
+)
+def test_what_a_user_names_is_no_code(checkout: Path, name: str) -> None:
+    script(checkout / ".venv/bin/python", '#!/bin/sh\nprintf "%s\\n" "$IN" "$@"\n')
+    (checkout / ".venv/.ready").touch()
+    done = make(checkout, "insert-memes", f"IN={name}", "OUT=o.csv", "VENV=.venv", "-o", ".venv/.ready")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0] == name and lines[-3:] == ["--", name, "o.csv"], done.stderr
+    assert not (checkout / "boom").exists()
