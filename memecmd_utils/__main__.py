@@ -323,6 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     What a user can mend is told in one line without a traceback; anything else shows where it broke.
     """
+    if not sys.stderr.isatty() and files.TERMINAL_VARIABLE not in os.environ:
+        os.environ.setdefault("TQDM_DISABLE", "1")  # a bar would be one endless line of a log
     try:
         cli.main(arguments, prog_name="memecmd", standalone_mode=True)
     except BrokenPipeError:  # as with `| head`: nothing more may be written, also not when Python ends

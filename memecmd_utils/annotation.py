@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memecmd_utils import drawing, library, statistics
 from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
-from memecmd_utils.files import data_url, paths
+from memecmd_utils.files import StageOutputError, data_url, paths
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
@@ -82,7 +82,7 @@ async def annotate(
 
     A meme without a usable reply, or with `repetitions` in each, keeps an empty annotation with the reason in
     `unscored`. With `library.flag_unsafe` an unsafe meme has its category in `unsafe`, one without a reply
-    `UNCHECKED`.
+    `UNCHECKED`. `StageOutputError` where no meme has an annotation.
     """
     flag_unsafe = profile.library.flag_unsafe
 
@@ -110,7 +110,10 @@ async def annotate(
         )
 
     with Progress(chat, len(memes), "annotations", "meme") as bar:
-        return await chat.side_by_side(one(meme) for meme in memes)
+        made = await chat.side_by_side(one(meme) for meme in memes)
+    if made and all(annotation.unscored for annotation in made) and chat.collect is None:
+        raise StageOutputError(f"no meme has a usable annotation; the first: {made[0].unscored}")
+    return made
 
 
 def read_reply(reply: Reply, flag_unsafe: bool) -> AnnotationReply:

@@ -351,7 +351,7 @@ def score(
             systems = {each: ("package", ranking) for each, ranking in own.items()}
             for path in (Path(entry).expanduser() for entry in entries):
                 called, ranking = name or path.stem, rank_by_entry(path, one, known)
-                if called in systems:
+                if called in (*systems, grades.RANDOM):
                     raise BenchmarkError(
                         f"entry {path.name}: a system is called {called}; give another NAME="
                     )

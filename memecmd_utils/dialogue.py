@@ -413,7 +413,7 @@ async def generate(
 
     `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
     which never began. Of a dialogue in `own` only the summaries that its file lacks are asked for. Without
-    any complete dialogue raises `NoText`.
+    any complete dialogue or any usable summary raises `NoText`.
     """
     given = {dialogue.dialogue_id: dialogue for dialogue in own}
     n_turns = (len(starts) - len(own)) * profile.dialogue.n_turns + sum(len(one.turns) for one in own)
@@ -433,6 +433,9 @@ async def generate(
         lost = made.unfinished[0]
         first = f"{lost.dialogue_id}, turn {lost.turn}: {lost.reason}"
         raise NoText(f"no dialogue came to its end; the first: {first}")
+    summaries = [summary for one in made.dialogues for summary in one.summaries]
+    if summaries and all(summary.unscored for summary in summaries):
+        raise NoText(f"no turn has a usable summary; the first: {summaries[0].unscored}")
     files.write_jsonl(folder / "dialogues.jsonl", made.dialogues)
     files.write_jsonl(folder / "unfinished.jsonl", made.unfinished)
     return made

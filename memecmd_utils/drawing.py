@@ -717,9 +717,9 @@ def english_of(record: Annotation | Summary, key: str) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _english() -> dict[str, dict[str, str]]:
     rows = [
-        json.loads(line)
+        row
         for name in ("annotation_glosses.jsonl", "summary_glosses.jsonl")
-        for line in (paths.example / name).read_text(encoding="utf-8").splitlines()
+        for row in files.read_rows(paths.example / name)
     ]
     return {row.get("meme_id") or f"{row['dialogue_id']}/{row['turn']}": row for row in rows}
 

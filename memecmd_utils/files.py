@@ -224,6 +224,11 @@ def read_jsonl(source: Path, schema: type[T]) -> list[T]:
     return records
 
 
+def read_rows(source: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON Lines file of the package, which need no check."""
+    return [json.loads(line) for line in source.read_text(encoding="utf-8").split("\n") if line]
+
+
 def write_parquet(target: Path, records: Iterable[T], schema: type[T]) -> None:
     """Write records of one schema as Parquet, then read the file back and check it against the schema."""
     import pandas as pd

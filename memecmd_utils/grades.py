@@ -22,7 +22,6 @@ from pydantic import Field
 from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.library import example_memes
-from memecmd_utils.llm import authored
 from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
@@ -705,7 +704,7 @@ def _dialogues(folder: Path) -> list[Dialogue]:
     turns: dict[str, list[dict]] = {}
     summaries: dict[str, list[dict]] = {}
     for name, found in (("dialogues.jsonl", turns), ("summaries.jsonl", summaries)):
-        for row in authored.rows(name, folder):
+        for row in files.read_rows(folder / name):
             found.setdefault(row.pop("dialogue_id"), []).append(row)
     return [
         Dialogue(

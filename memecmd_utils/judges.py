@@ -228,7 +228,7 @@ def answers_on_record(
     store = run.recordings("evaluation")
     for dimension in DIMENSIONS:
         request = yes_no_request(context, meme, dimension, base=continues_text(backend.model))
-        stored = store.get(key_of(request.normal_form(backend.model, backend.dropped)))
+        stored = store.get(key_of(request.normal_form(backend.model, backend.dropped, backend.added)))
         reply = None
         if stored is not None and is_answer(stored):
             reply = Reply(**{name: stored.get(name) for name in ("text", "first_token", "yes_no")})

@@ -77,6 +77,8 @@ class Endpoint(Setting):
     """Of a picture within 512 x 512 pixels: gpt-4o counts 255, gpt-4o-mini 8,500. None: not known."""
     parameters: dict[str, str | None] = {}
     """Parameter map, for example {max_tokens: max_completion_tokens, temperature: null, seed: null}."""
+    extra_body: dict[str, Any] = {}
+    """Further parameters that go into every request, for example {enable_thinking: false}."""
     vision: bool = False
     timeout_s: float = Field(120.0, gt=0)
 

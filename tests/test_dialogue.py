@@ -267,9 +267,11 @@ def test_without_any_whole_dialogue_the_stage_fails_and_says_why(tmp_path: Path)
 
 
 def test_a_summary_that_cannot_be_used_is_kept_as_unscored() -> None:
-    made = talk(lambda r: "不会" if r.task == "summary" else scripted(r))
-    assert len(made.summaries) == 3
-    assert all(s.unscored.startswith("unusable: ") and s.scenario == "" for s in made.summaries)
+    made = talk(lambda r: "不会" if r.subject.endswith("/3") and r.task == "summary" else scripted(r))
+    assert [bool(s.unscored) for s in made.summaries] == [False, True, False]
+    assert made.summaries[1].unscored.startswith("unusable: ") and made.summaries[1].scenario == ""
+    with pytest.raises(NoText, match="no turn has a usable summary; the first: unusable"):
+        talk(lambda r: "不会" if r.task == "summary" else scripted(r))
 
 
 # --- one's own dialogues

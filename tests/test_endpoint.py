@@ -9,9 +9,13 @@ import pytest
 from fault_server import Answer, FaultServer, Simulated, chat_reply, error
 from pydantic import BaseModel, SecretStr
 
+from memecmd_utils.dialogue import violations
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, endpoint
 from memecmd_utils.llm.endpoint import OpenAIBackend, is_local, read_reply
-from memecmd_utils.llm.messages import EndpointError, Image, Message, Reply, Request, Sampling
+from memecmd_utils.llm.messages import EndpointError, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.replies import structured, utterance_text
+from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Endpoint
 
 KEY = "sk-very-secret-0123456789"
@@ -129,6 +133,72 @@ def test_refusals_parts_thoughts_and_log_probabilities() -> None:
     assert read_reply(chat_reply("是", logprobs={"content": None})).first_token is None
 
 
+REPLY = "行啊，周末一起去吃火锅"
+DRAFT, FINAL = (dumps({"scenario": text, "emotion": "笑", "motivation": "逗"}) for text in ("草稿", "定稿"))
+HARMONY = "<|channel|>analysis<|message|>%s<|end|><|start|>assistant<|channel|>final<|message|>%s<|return|>"
+THOUGHTS = (
+    "<think>%s</think>%s", "<thinking>%s</thinking>\n%s", "<thought>%s</thought>%s", "[THINK]%s[/THINK]%s",
+    "◁think▷%s◁/think▷%s", "%s</think>%s", "<think>a<think>b</think>%s</think>%s", HARMONY,
+    "<seed:think>%s</seed:think>%s", "<|channel>thought\n%s<channel|>%s", "<plan>%s</plan>%s<|im_end|>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", THOUGHTS)
+def test_of_a_reply_with_thoughts_only_the_reply_is_kept(form: str) -> None:
+    reply = read_reply(chat_reply(form % ("说点轻松的", REPLY)))
+    assert reply.text == REPLY and reply.think_characters > 0
+    assert structured(read_reply(chat_reply(form % (DRAFT, FINAL))), SummaryReply).scenario == "定稿"
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["<|im_end|>", "<|eot_id|>\n<|start_header_id|>user", "</s>", "<|endoftext|>", "<end_of_turn>",
+     "【4†source】", "<｜end▁of▁sentence｜>", "<eos>", "[EOS]", "<|im_end|>\n<|im_start|>user\n你好"],
+)  # fmt: skip
+def test_a_control_token_ends_a_reply(token: str) -> None:
+    assert read_reply(chat_reply(REPLY + token)).text == REPLY
+    assert read_reply(chat_reply(f"<|im_start|>assistant\n{REPLY}{token}")).text == REPLY
+
+
+@pytest.mark.parametrize("text", ["<answer>行啊", "行啊</回复>", '{"text": "行啊"}', "行啊<br>吧"])
+def test_an_utterance_with_a_tag_or_json_breaks_a_rule(text: str) -> None:
+    assert any(
+        rule.startswith("写了标记") for rule in violations(utterance_text(Reply(text=text), ()), (), 99)
+    )
+    for plain in ("1<2，3>2", "a<b 的时候", "我 <3 你", "【公告】今天放假", "[捂脸]行吧"):
+        assert utterance_text(read_reply(chat_reply(plain)), ()) == plain
+
+
+def test_a_call_of_a_tool_is_read_by_its_arguments_and_a_thought_alone_is_told() -> None:
+    call = {"content": None, "tool_calls": [{"function": {"name": "json", "arguments": FINAL}}]}
+    assert structured(read_reply(chat_reply(None, message=call)), SummaryReply).scenario == "定稿"
+    thought = chat_reply("", message={"content": "", "reasoning_content": "想" * 200}, finish_reason="length")
+    with FaultServer(lambda _: Answer(thought)).running() as server:
+        (answer,) = chat.run(_answers(chat.Chat(backend(server)), 1))
+        assert answer.outcome == "length" and "tokens on thought (200 characters)" in answer.reason
+        with pytest.raises(EndpointError, match=r"none of the first 20 answers .* on thought"):
+            chat.run(_answers(chat.Chat(backend(server)), 30))
+
+
+async def _answers(asking: chat.Chat, n: int) -> list:
+    asked = (request(f"第{i}句", sampling=Sampling(max_tokens=60)) for i in range(n))
+    return [await asking.ask(one, lambda reply: utterance_text(reply, ()) or _no_text()) for one in asked]
+
+
+def _no_text() -> None:
+    raise UnusableReply("空的回复")
+
+
+def test_a_further_parameter_is_sent_and_is_part_of_the_key() -> None:
+    further = {"enable_thinking": False, "chat_template_kwargs": {"n": 1}}
+    with FaultServer(lambda _: Answer(chat_reply("好"))).running() as server:
+        asked = backend(server, extra_body=further)
+        ask(asked, request())
+        assert further.items() <= server.bodies[0].items()
+    forms = [request().normal_form(asked.model, (), added) for added in (None, {}, further)]
+    assert forms[0] == forms[1] != forms[2]
+
+
 # --- faults -------------------------------------------------------------------------------------------
 
 
@@ -150,9 +220,13 @@ def test_where_one_call_in_five_fails_all_are_answered() -> None:
         (Answer(error("pay first", code="insufficient_quota"), 429), "no credit left .429.: pay first", 1),
         (Answer(error("pay first"), 402), "no credit left", 1),
         (Answer([{"error": {"code": 400, "message": "Unknown name \"seed\""}}], 400),
-         'Unknown name "seed"; to rename or leave out a parameter', 1),
+         'Unknown name "seed"; `parameters: {seed: null}` of the endpoint', 1),
+        (Answer([{"error": {"code": 400, "message": "API key not valid."}}], 400), "check OPENAI_API_KEY", 1),
+        (Answer(error("Quota exceeded, limit: 0, model: free"), 429), "no credit left", 1),
         (Answer({"object": "error", "message": {"detail": [{"msg": "presence_penalty is extra"}]}}, 422),
-         "presence_penalty is", 1),
+         "presence_penalty is extra; `parameters: {presence_penalty: null}`", 1),
+        (Answer(error("parameter.enable_thinking must be set to false for plain calls"), 400),
+         "`extra_body: {enable_thinking: false}` adds one", 1),
         (Answer({"error": "model not loaded"}, 400), "refuses the request .400.: model not loaded", 1),
         (Answer({"detail": "use max_completion_tokens, not max_tokens"}, 400),
          "parameters: {max_tokens: max_completion_tokens", 1),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,7 @@ def insert_file(
     export = readers.read(source, readers.parse_fields(fields))
     turns = [messages.spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
-    turns, writers = _summarised(export, turns, asking, run.name)
+    turns, writers, why = _summarised(export, turns, asking, run.name)
     if strategy == retrieval.LEARNED:
         insertions = _learned_insertions(turns, learned_library(library, asking), run)
     else:
@@ -95,7 +96,7 @@ def insert_file(
     about = (
         f"{counted(len(insertions), 'meme')} ({len(placed):,} different) in "
         f"{counted(sum(map(len, turns)), 'turn')} of {counted(len(turns), 'chat')}; summaries: {writers}"
-        + (f"; {counted(missing, 'turn')} without a summary" if missing else "")
+        + (f"; {counted(missing, 'turn')} without a summary{why}" if missing else "")
     )
     title = f"{about}. Memes by {strategy} from the library of run {run.name}."
     columns = {at: one.columns(placed[one.meme_id], strategy) for at, one in by_message.items()}
@@ -140,8 +141,8 @@ def _write(contents: Mapping[Path, bytes], noted: Sequence[Path], pictures: Path
 
 def _summarised(
     export: Export, turns: Sequence[list[SpokenTurn]], asking: Run, library: str
-) -> tuple[list[list[SpokenTurn]], str]:
-    """The turns of every chat, with a summary from the second on where one can be had, and who wrote them."""
+) -> tuple[list[list[SpokenTurn]], str, str]:
+    """The turns of every chat with summaries from the second on, who wrote them, and why one is missing."""
     given = any(turn.summary is not None for of_chat in turns for turn in of_chat[1:])
     wanted = [
         context
@@ -157,7 +158,9 @@ def _summarised(
         for chat, of_chat in zip(export.chats, turns, strict=True)
     ]
     writers = [*(["in the file"] if given else []), *sorted({answer.source for answer in answers})]
-    return told, ", ".join(writers) or "none needed"
+    faults = Counter(f"{answer.outcome}: {answer.reason}" for answer in answers if answer.value is None)
+    why = f" ({faults.most_common(1)[0][0]})" if faults else ""
+    return told, ", ".join(writers) or "none needed", why
 
 
 def _insertions(

@@ -41,11 +41,6 @@ class AuthoredBackend(Backend):
             ) from None
 
 
-def rows(name: str, folder: Path) -> list[dict[str, Any]]:
-    """All rows of a file of authored texts."""
-    return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").split("\n") if line]
-
-
 def load_news() -> list[NewsItem]:
     """News items of the example file, in its order."""
     return files.read_jsonl(paths.example / "news.jsonl", NewsItem)
@@ -64,15 +59,15 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
         return files.dumps({field: row[field] for field in fields})
 
     replies: dict[tuple[str, str], str] = {}
-    for row in rows("annotations.jsonl", folder):
+    for row in files.read_rows(folder / "annotations.jsonl"):
         replies["annotation", row["meme_id"]] = json_of(row, "s_plus", "s_minus", "emotion", "motivation")
-    for row in rows("scenarios.jsonl", folder):
+    for row in files.read_rows(folder / "scenarios.jsonl"):
         replies["scenario", row["scenario_id"]] = json_of(row, "scenario")
         details = [f for f in row if f not in ("scenario_id", "pair_id", "scenario", "gloss", "source")]
         replies["scenario", f"{row['scenario_id']}/details"] = json_of(row, *details)
-    for row in rows("dialogues.jsonl", folder):
+    for row in files.read_rows(folder / "dialogues.jsonl"):
         replies["utterance", f"{row['dialogue_id']}/{row['turn']}"] = row["text"]
-    for row in rows("summaries.jsonl", folder):
+    for row in files.read_rows(folder / "summaries.jsonl"):
         subject = f"{row['dialogue_id']}/{row['turn']}"
         replies["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
     return replies
@@ -81,8 +76,10 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
 @lru_cache(maxsize=1)
 def glosses(folder: Path = paths.example) -> dict[str, str]:
     """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
-    of_utterances = {f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in rows("dialogues.jsonl", folder)}
-    return of_utterances | {r["scenario_id"]: r["gloss"] for r in rows("scenarios.jsonl", folder)}
+    of_utterances = {
+        f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in files.read_rows(folder / "dialogues.jsonl")
+    }
+    return of_utterances | {r["scenario_id"]: r["gloss"] for r in files.read_rows(folder / "scenarios.jsonl")}
 
 
 def prompt_notice(folder: Path = paths.example) -> str | None:

@@ -25,6 +25,7 @@ from memecmd_utils.llm.messages import (
     Backend,
     BrokenRules,
     CutReply,
+    EndpointError,
     Message,
     Reply,
     Request,
@@ -45,6 +46,10 @@ ATTEMPTS = 1 + UNCHANGED_RETRIES + 2
 LOST_IN_A_ROW = 5
 """Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
+
+
+NOTHING_USABLE = 20
+"""Answers of which one at least has to be usable, else the rest would be as these."""
 
 
 class Chat:
@@ -86,7 +91,7 @@ class Chat:
         self._stop_after_fault()
         if not self.backend.recordable:
             return await self._ask_live(request, parse)
-        form = request.normal_form(self.backend.model, self.backend.dropped)
+        form = request.normal_form(self.backend.model, self.backend.dropped, self.backend.added)
         key = rec.key_of(form)
         while key in self._asking:  # by a twin, whose answer is ours, whatever it is
             again = False
@@ -210,6 +215,12 @@ class Chat:
         self.usage.outcomes[answer.outcome] += 1
         if form is not None and self.recordings is not None:
             self.recordings.put(form, _recorded(answer, reply))
+        useless = sum(self.usage.outcomes[outcome] for outcome in MODELS_OWN)
+        if useless == self.usage.outcomes.total() >= NOTHING_USABLE:
+            raise EndpointError(
+                f"none of the first {useless} answers of {answer.source} can be used; the last: "
+                f"{answer.outcome}: {answer.reason}"
+            )
         return answer
 
     def _from_batch(self, key: str, task: str) -> Reply | None:
@@ -258,6 +269,12 @@ class Chat:
         error = _read(answer, reply, parse)
         if _is_cut(reply, asked) and answer.outcome == "unusable":
             answer.outcome = "length"
+            if reply.think_characters and not reply.text:
+                answer.reason = (
+                    f"the model spent its {asked.sampling.max_tokens or reply.tokens_out} tokens on thought "
+                    f"({reply.think_characters:,} characters): `parameters: {{max_tokens: null}}` of the "
+                    "endpoint lifts the limit, `extra_body` may switch thinking off"
+                )
         return answer, error
 
 

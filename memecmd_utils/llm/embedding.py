@@ -1,11 +1,13 @@
 """Vectors of texts from any `/v1/embeddings` endpoint."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from operator import itemgetter
 
 import numpy as np
 
+from memecmd_utils import files
 from memecmd_utils.embedders import Side
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.budget import Budget
@@ -26,7 +28,10 @@ class EndpointEmbedder:
         self, endpoint: Endpoint, query_instruction: str | None = None, budget: Budget | None = None
     ) -> None:
         """`query_instruction` goes before queries only."""
+        added = files.dumps(endpoint.extra_body).encode()
         self.name = f"{endpoint.model}@{endpoint.model_label}"
+        if endpoint.extra_body:
+            self.name += f"-{hashlib.sha256(added).hexdigest()[:8]}"
         self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, budget or Budget()
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
@@ -49,7 +54,7 @@ class EndpointEmbedder:
         messages = [Message(role="user", text=text) for text in texts]
         for _ in range(1 + chat.LOST_IN_A_ROW):
             async with self.budget.call(Request(task=TASK, subject=TASK, messages=messages)) as pay:
-                body = {"model": self.endpoint.model, "input": texts}
+                body = {"model": self.endpoint.model, "input": texts, **self.endpoint.extra_body}
                 answer = await backend.post("/embeddings", body)
                 usage = answer.get("usage") if isinstance(answer, dict) else None
                 pay(Reply(text="", tokens_in=(usage or {}).get("prompt_tokens") or 0))

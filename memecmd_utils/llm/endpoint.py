@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from memecmd_utils import files
 from memecmd_utils.llm.messages import Backend, EndpointError, Message, ModelId, Reply, Request
-from memecmd_utils.llm.replies import THINK, strict_schema
+from memecmd_utils.llm.replies import said, strict_schema
 from memecmd_utils.settings import Endpoint
 
 T = TypeVar("T")
@@ -36,7 +36,12 @@ IN_A_ROW = 10
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
-NO_CREDIT = re.compile("insufficient_quota|billing_hard_limit_reached")
+NO_CREDIT = re.compile(
+    r"(?i)insufficient[_ ](?:quota|balance|credit)|billing_hard_limit_reached|exceeded_current_quota"
+    r"|limit: 0\b|arrearage|余额不足|欠费"
+)
+PARAMETERS = ("max_tokens", "temperature", "presence_penalty", "seed", "logprobs", "top_logprobs")
+"""What a server may not know of a request."""
 FILTER_CODE = re.compile(
     r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
 )
@@ -124,7 +129,7 @@ class OpenAIBackend(Backend):
         self.endpoint, self.repeats = endpoint, repeats
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
-        self.dropped = endpoint.dropped
+        self.dropped, self.added = endpoint.dropped, endpoint.extra_body
         self.answered = 0
         """Completions that came."""
         self._heard = 0
@@ -189,7 +194,7 @@ class OpenAIBackend(Backend):
             body["response_format"] = {"type": "json_schema", "json_schema": strict}
         elif form == "json":
             body["response_format"] = {"type": "json_object"}
-        body |= sampling.extra
+        body |= sampling.extra | self.endpoint.extra_body
         for name, other in self.endpoint.parameters.items():
             value = body.pop(name, None)
             if other and value is not None:
@@ -239,15 +244,22 @@ class OpenAIBackend(Backend):
                 f"{self._where} does not know the model {self.endpoint.model!r} (404): check `model` and "
                 f"`base_url` of the profile. It says: {reason}"
             )
-        if status == 401 or (status == 403 and not self.answered):
+        is_key = status == 400 and re.search(r"(?i)api[ _-]?key", reason)
+        if status == 401 or is_key or (status == 403 and not self.answered):
             return EndpointError(
                 f"the endpoint refused the key ({status}): check {self.endpoint.key_env}. It says: {reason}"
             )
         if status in (408, 409, 425, 429) or status >= 500:
             return GaveUp(self._gave_up(f"status {status}: {reason}"))
+        named = {name: "null" for name in PARAMETERS if re.search(rf"\b{name}\b", text)}
+        if "max_completion_tokens" in text or not named:
+            named["max_tokens"] = "max_completion_tokens"
+        shown = ", ".join(f"{name}: {other}" for name, other in named.items())
+        added = re.search(r"(\w+) must be (?:set to )?(true|false)\b", reason) or ("", "NAME", "VALUE")
         message = (
-            f"the endpoint refuses the request ({status}): {reason}; to rename or leave out a parameter: "
-            "`parameters: {max_tokens: max_completion_tokens, temperature: null}` of the endpoint"
+            f"the endpoint refuses the request ({status}): {reason}; `parameters: {{{shown}}}` of the "
+            "endpoint renames a parameter or leaves it out, "
+            f"`extra_body: {{{added[1]}: {added[2]}}}` adds one"
         )
         return Refused(message, status, reason, bool(FILTER_CODE.search(text)))
 
@@ -324,26 +336,28 @@ def reason_of(body: Any) -> str:
 
 
 def read_reply(body: Any) -> Reply:
-    """Turn the body of a chat completion into a `Reply`. `<think>` blocks are taken out and counted.
+    """Turn the body of a chat completion into a `Reply`, without thoughts and control tokens.
 
     A body that is no chat completion, also an error sent with status 200, is a `lost` reply.
     """
     try:
         choice, usage = body["choices"][0], body.get("usage") or {}
         message = choice["message"]
-        text = message.get("content") or ""
+        calls = message.get("tool_calls") or [{"function": {"arguments": ""}}]
+        text = message.get("content") or calls[0]["function"]["arguments"]  # some call a tool named `json`
         if isinstance(text, list):  # some servers send parts, as in requests
             text = "".join(str(part.get("text") or "") for part in text)
         text = CONTROL.sub("", text)
         thought = str(message.get("reasoning_content") or message.get("reasoning") or "")
+        reply = said(text)
         finish = re.sub(r"[^a-z]+", "_", str(choice.get("finish_reason") or "stop").lower())
         return Reply(
-            text=THINK.sub("", text).strip(),
+            text=reply,
             finish_reason=next((n for n, w in FINISHES.items() if w.search(finish)), "stop"),
             refusal=bool(message.get("refusal")) or finish == "refusal",
             tokens_in=usage.get("prompt_tokens") or 0,
             tokens_out=usage.get("completion_tokens") or 0,
-            think_characters=sum(len(block.group()) for block in THINK.finditer(text)) + len(thought),
+            think_characters=len(text.strip()) - len(reply) + len(thought),
             first_token=_first_token(choice.get("logprobs")),
         )
     except (TypeError, KeyError, IndexError, AttributeError, ValueError):

@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -75,11 +75,13 @@ class Request(BaseModel):
     ask_again: str = "ask_again"
     """Prompt file of the note after an unusable reply, in the language of the prompt; no part of the key."""
 
-    def normal_form(self, model: ModelId, dropped: Collection[str] = ()) -> dict[str, Any]:
+    def normal_form(
+        self, model: ModelId, dropped: Collection[str] = (), added: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Our own normal form, the text behind the recording's key. Holds neither endpoint nor key.
 
         `dropped` names parameters that the endpoint's parameter map leaves out: what is not sent cannot
-        change the answer.
+        change the answer; `added` are the parameters that it sends beside ours.
         """
         schema = self.reply_schema
         sampling = self.sampling.model_dump(exclude_none=True, exclude_defaults=True)
@@ -95,6 +97,7 @@ class Request(BaseModel):
             "seed": None if "seed" in dropped else self.seed,
             "sample": self.sample,
             "model": model.model_dump(exclude_none=True),
+            **({"extra_body": dict(added)} if added else {}),
         }
 
 
@@ -190,6 +193,8 @@ class Backend:
     """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
     dropped: Collection[str] = ()
     """Parameters of a request that this backend leaves out."""
+    added: Mapping[str, Any] | None = None
+    """Parameters that this backend sends with every request."""
     tried_again = 0
     """Requests that had to be sent once more because no whole answer came."""
 

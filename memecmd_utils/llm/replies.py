@@ -14,8 +14,19 @@ from pydantic import BaseModel, ValidationError
 from memecmd_utils.llm.messages import CutReply, Reply, UnusableReply
 
 T = TypeVar("T", bound=BaseModel)
-# The opening tag is missing where the chat template has written it already.
-THINK = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
+TOKEN = (
+    r"<\|[^|<>\n]{1,40}\|?>|<[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?s>|</?(?:end|start|begin)_of_\w+>"
+    r"|<(?:eos|bos|pad|unk|eot)>|\[/?(?:INST|EOS|BOS|PAD)\]"
+)
+"""Control tokens of models: an own token, which a server should not send, ends a text."""
+LEADING = re.compile(rf"\A(?:\s*(?:{TOKEN})(?:assistant|model|user)?)+")
+_THOUGHT = r"(?:seed:)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
+OPEN = re.compile(rf"(?i)<(?:{_THOUGHT})>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel>thought")
+CLOSE = re.compile(rf"(?i)</(?:{_THOUGHT})>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<channel\|>")
+"""What stands before and after a thought; the first is missing where the chat template wrote it already."""
+FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>|\Aanalysis[\s\S]*assistantfinal")
+"""Before the reply in harmony's channels."""
+CITATION = re.compile(r"【\d+[†:][^】]*】")
 MAX_CHARS, MAX_BRACES = 50_000, 100
 """The ratings of 17 memes are 4,600 characters at most, with 18 braces."""
 UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffd]")
@@ -24,6 +35,24 @@ PAIRS = {"“": "”", "‘": "’", "「": "」", "『": "』", '"': '"', "'": 
 """Quotes that may stand around an utterance; not 《》, which names a title."""
 PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
 STRICT_KEYWORDS = {"type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs"}
+
+
+def said(text: str) -> str:
+    """The reply in a model's text: without thoughts, control tokens and marks of sources.
+
+    After a thought, also one in an unknown tag, the reply begins; the first control token after that ends it.
+    """
+    text = FINAL.split(text)[-1]
+    *thoughts, rest = CLOSE.split(text)
+    if thoughts and not rest.strip():
+        rest = OPEN.split(text)[0]
+    rest = OPEN.split(rest)[0]
+    tagged = None if PAGE.match(rest) else re.match(r"\s*<([^\W\d][\w:-]*)>([\s\S]*?)</\1>", rest)
+    if tagged:
+        rest = rest[tagged.end() :] if rest[tagged.end() :].strip() else tagged[2]
+    if rest.lstrip().startswith("<|channel|>"):  # of harmony a thought alone came
+        return ""
+    return CITATION.sub("", re.split(TOKEN, LEADING.sub("", rest))[0]).strip()
 
 
 @lru_cache(maxsize=64)
@@ -76,7 +105,7 @@ def structured(reply: Reply, schema: type[T]) -> T:
     The last object that fits counts: drafts stand before it. Small faults (a comma too many, other quotes)
     are repaired, but never in a reply that was cut off: its last text would end anywhere.
     """
-    text = THINK.sub("", reply.text, count=1) if reply.text.lstrip().startswith("<think>") else reply.text
+    text = said(reply.text)
     if len(text) > MAX_CHARS or text.count("{") > MAX_BRACES:
         raise UnusableReply("回复太长")
     cut = reply.finish_reason == "length" or any(text.count(a) > text.count(b) for a, b in ("{}", "[]"))
@@ -156,7 +185,7 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
     if len(reply.text) > MAX_CHARS:
         raise UnusableReply("回复太长")
     label = re.compile(r"(?:{})\s*[:：]\s*".format("|".join(map(re.escape, (*names, "A", "B", "甲", "乙")))))
-    for line in THINK.sub("", reply.text).splitlines(keepends=True):
+    for line in said(reply.text).splitlines(keepends=True):
         text = _unquoted(line.strip())
         name_before = label.match(text)
         if name_before:
