@@ -225,8 +225,9 @@ def test_a_leaderboard_of_entries_is_written_and_read(made: Benchmark, run: Run,
     rows = benchmark.load(run.report)
     assert {row["system"] for row in rows} >= {"mine", "theirs", PAPER, grades.RANDOM}
     assert [row["system"] for row in benchmark.first(rows, 0)] and benchmark.load(tmp_path) == []
-    with pytest.raises(BenchmarkError, match=r"a system is called the paper's score"):
-        benchmark.score([made], run, entries[:1], PAPER)
+    for taken in (PAPER, grades.RANDOM):
+        with pytest.raises(BenchmarkError, match=f"a system is called {taken}"):
+            benchmark.score([made], run, entries[:1], taken)
 
 
 # --- MOD ----------------------------------------------------------------------------------------------------
