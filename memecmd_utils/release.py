@@ -420,7 +420,7 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
     found = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if path.is_file() and not {inside.parts[0], path.name} & FOREIGN:
+        if path.is_file() and not path.is_symlink() and not {inside.parts[0], path.name} & FOREIGN:
             found[inside.as_posix()] = path.stat().st_size, files.sha256(path)
     return found
 

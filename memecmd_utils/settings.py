@@ -37,7 +37,8 @@ class Setting(BaseModel):
     @classmethod
     def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         # YAML reads yes, no, on and off as booleans, and pydantic would go on and read those as 1 and 0.
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind is not bool and get_origin(kind) is not Literal:
             raise ValueError("yes and no are no values of this key")
         return value
 
@@ -449,6 +450,8 @@ def parse_settings(text: str) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise ProfileError(f"SET needs key=value, got {word!r}")
+        if key in settings:
+            raise ProfileError(f"SET names {key} twice")
         try:
             settings[key] = yaml.safe_load(value)
         except NOT_YAML as error:

@@ -239,6 +239,12 @@ def test_each_tools_export_gives_its_people_and_words_and_takes_memes(name: str,
     assert b"out_memes" not in again.render({})
 
 
+def test_a_text_may_be_as_long_as_the_file(read) -> None:
+    long = "好" * 200_000
+    export = read("a.csv", table("speaker,text", [*TALK[:1], ("阿泽", long)]))
+    assert turns(export)[1] == ("阿泽", long)
+
+
 def test_who_speaks_is_a_flag_where_every_row_has_the_others_name(read) -> None:
     other = wechatmsg({"小林": "阿泽", "阿泽": "阿泽"})
     assert turns(read("a.csv", other)) == [({"小林": "我"}.get(name, name), text) for name, text in TALK]

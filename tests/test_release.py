@@ -203,6 +203,8 @@ def sign(folder: Path) -> None:
         (lambda d: edit(d / "dialogues.jsonl", "火锅", "面条"), False, "dialogues.jsonl: not the sha256"),
         (lambda d: (d / "images" / "m1.png").unlink(), False, "m1.png: in sha256sums.txt but missing"),
         (lambda d: (d / "notes.txt").touch(), False, "notes.txt: not listed in sha256sums.txt"),
+        (lambda d: (d / "README.md").rename(d.parent / "r") and (d / "README.md").symlink_to(d.parent / "r"),
+         False, "README.md: in sha256sums.txt but missing"),
         (lambda d: (d / "sha256sums.txt").unlink(), False, "is no release"),
         (lambda d: (d / "manifest.json").unlink(), False, "is no release"),
         (lambda d: (d / "manifest.json").write_text("[]"), False, "manifest.json"),

@@ -116,6 +116,7 @@ class Table:
 def read_table(text: str, delimiter: str) -> Table:
     """Split a CSV text into records; its header is not known yet."""
     table = Table([], delimiter)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a cell may be as long as the file
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for row in reader:

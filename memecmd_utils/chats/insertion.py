@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import files, learned, retrieval
+from memecmd_utils import files, learned, models, retrieval
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.files import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.library import Library, asking_run, learned_library, library_run, open_library
@@ -70,6 +71,7 @@ def insert_file(
     is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a file that
     cannot be read or written, and where `target` is there and not as an earlier insertion left it.
     """
+    export = readers.read(source, readers.parse_fields(fields))
     run = library_run(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "chats")
     if strategy not in get_args(Strategy):
@@ -78,10 +80,11 @@ def insert_file(
         raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
     page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
     _check_outputs(source, target, page, pictures)
-    export = readers.read(source, readers.parse_fields(fields))
     turns = [messages.spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
+    before = models.spent(asking).total("usd")
     turns, writers, why = _summarised(export, turns, asking, run.name)
+    usd = models.spent(asking).total("usd") - before
     if strategy == retrieval.LEARNED:
         insertions = _learned_insertions(turns, learned_library(library, asking), run)
     else:
@@ -96,6 +99,7 @@ def insert_file(
     about = (
         f"{counted(len(insertions), 'meme')} ({len(placed):,} different) in "
         f"{counted(sum(map(len, turns)), 'turn')} of {counted(len(turns), 'chat')}; summaries: {writers}"
+        + (f" for ${usd:.4f}" if usd else "")
         + (f"; {counted(missing, 'turn')} without a summary{why}" if missing else "")
     )
     title = f"{about}. Memes by {strategy} from the library of run {run.name}."
@@ -111,6 +115,9 @@ def _check_outputs(source: Path, target: Path, page: Path, pictures: Path) -> No
     """Raise `ChatError` where an output would overwrite what no insertion wrote, or what was changed."""
     if target.exists() and source.exists() and target.samefile(source):
         raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
+    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    if not os.access(folder, os.W_OK):  # told before a model is asked
+        raise ChatError(f"{folder} cannot be written to: name another OUT")
     known = _noted(pictures)
     present = [path for path in (target, page) if path.exists()]
     foreign = [path for path in present if files.sha256(path) not in known.get(path.name, [])]
@@ -198,7 +205,7 @@ def _learned_insertions(
         known = [turn for turn in of_chat[1:] if turn.summary is not None]
         if not known:
             continue
-        said = [turn.text for turn in of_chat]
+        said = [turn.text[: messages.MAX_CHARS] for turn in of_chat]
         texts = [learned.turn_texts(said[: turn.turn - 1], turn.summary) for turn in known]
         speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn in known]
         found = library.promises("", texts, [turn.turn for turn in known], speakers)
