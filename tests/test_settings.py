@@ -61,7 +61,8 @@ def test_an_unknown_key_comes_with_a_near_match_and_the_known_list() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        "seed=-1", "seed=1 seed=2", "centring=off", "n_turns=many", "n_turns=2.5", "n_turns=yes", "n_turns=1", "seed=on", "n_news=", "llm=magic",
+        "seed=-1", "seed=1 seed=2", "centring=off",
+        "n_turns=many", "n_turns=2.5", "n_turns=yes", "n_turns=1", "seed=on", "n_news=", "llm=magic",
         "judges=stars", "n_role_pairs=24", "wanted_rate=1", "max_usd=-1", "max_usd=.inf", "theta0=.nan",
         "weights=[1,2,3]", "strategies=[]", "strategies=[greedy,greedy]",
         "sources=[example,example]", "embedder='\"\"'",
