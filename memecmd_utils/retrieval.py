@@ -18,12 +18,13 @@ import numpy as np
 
 from memecmd_utils import drawing, files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import KINDS, Annotation, Candidate, Dialogue, Placement
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from memecmd_utils.runs import Run
 
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
 QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")
@@ -545,7 +546,7 @@ def place(
     return out
 
 
-def closed_gate(run: Run) -> str:
+def closed_gate(run: "Run") -> str:
     """Why no strategy that asks the gate sends a meme in a run, in a sentence; empty where one does."""
     gated = set(run.profile.retrieval.strategies) - {"random", LEARNED}
     if not gated or any(placed.strategy in gated for placed in run.load(Placement)):
