@@ -152,8 +152,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         pixels = np.asarray(image.convert("RGBA"))
         opaque = pixels[pixels[..., 3] > 127]
-        # White letters on nothing: a ground of white would hide them.
-        is_white = len(opaque) and (opaque[:, :3].min(axis=1) < 255 - SEEN).mean() < 0.05
+        # White or pale letters on nothing: a ground of white would hide them.
+        is_white = len(opaque) and (opaque[:, :3].min(axis=1) < 195).mean() < 0.05
         return on_ground(image, "#303030" if is_white and len(opaque) < pixels[..., 3].size else "white")
     # A copy, because the caller closes the file behind an image that needs no conversion.
     return image.convert("RGB") if image.mode != "RGB" else image.copy()
