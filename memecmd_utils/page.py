@@ -50,7 +50,9 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "profile": run.profile,
         "numbers": numbers,
         "facts": report.facts(numbers),
-        "closed_gate": retrieval.closed_gate(run),
+        "closed_gate": retrieval.closed_gate(
+            run.profile, records.placements, records.candidates, records.gates
+        ),
         "people": report.load_json(run, "human_ratings.json")["verdict"],
         "scorer": records.consistency[0].scorer if records.consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),

@@ -24,8 +24,6 @@ from memecmd_utils.settings import Profile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from memecmd_utils.runs import Run
-
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
 QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")
 QUERY_FIELDS = ("scenario", "emotion", "motivation")
@@ -546,18 +544,25 @@ def place(
     return out
 
 
-def closed_gate(run: "Run") -> str:
-    """Why no strategy that asks the gate sends a meme in a run, in a sentence; empty where one does."""
-    gated = set(run.profile.retrieval.strategies) - {"random", LEARNED}
-    if not gated or any(placed.strategy in gated for placed in run.load(Placement)):
+def closed_gate(
+    profile: Profile,
+    placements: Sequence[Placement],
+    candidates: Sequence[Candidate],
+    gates: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Why no strategy that asks the gate sends a meme in a run, in a sentence; empty where one does.
+
+    `gates` are those of `calibrated_gates`.
+    """
+    gated = set(profile.retrieval.strategies) - {"random", LEARNED}
+    if not gated or not candidates or any(placed.strategy in gated for placed in placements):
         return ""
-    best = max(candidate.score for candidate in run.load(Candidate))
-    gates = json.loads(run.read("gates.json").read_text(encoding="utf-8")).values()
-    highest = max((best - gate["score_mean"]) / gate["score_std"] for gate in gates)
+    best = max(candidates, key=lambda candidate: candidate.score)
+    highest = max((best.score - gate["score_mean"]) / gate["score_std"] for gate in gates.values())
     return (
-        f"The gate never opens, so {', '.join(sorted(gated))} send nothing: under the embedder "
-        f"{run.embedder_name()} no score is above {highest:.2f}, and the threshold never falls below "
-        f"theta0 = {min(gate['theta0'] for gate in gates):.2f}; theta0=auto fits it to `wanted_rate`"
+        f"The gate never opens, so {', '.join(sorted(gated))} send nothing: under the embedder {best.source} "
+        f"no score is above {highest:.2f}, and the threshold never falls below theta0 = "
+        f"{min(gate['theta0'] for gate in gates.values()):.2f}; theta0=auto fits it to `wanted_rate`"
     )
 
 

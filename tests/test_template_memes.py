@@ -132,7 +132,9 @@ def test_memecap_and_figmemes_are_read(tmp_path: Path, capsys) -> None:
 
 def test_pictures_are_fetched_once_and_only_what_is_one(tmp_path: Path, monkeypatch) -> None:
     asked, client = [], type("Client", (), {"__init__": lambda self, *_: None})
-    Image.new("RGB", (40, 30), "red").save(tmp_path / "made.png")
+    image = Image.new("RGB", (40, 30), "red")
+    image.paste("blue", (0, 0, 9, 9))
+    image.save(tmp_path / "made.png")
     data = (tmp_path / "made.png").read_bytes()
 
     def get(self: object, url: str) -> fetch.Answer:
