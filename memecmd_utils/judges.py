@@ -20,7 +20,6 @@ from pydantic import BaseModel, Field, create_model
 from memecmd_utils import evaluation, files, local_model, statistics
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
-from memecmd_utils.files import StageOutputError
 from memecmd_utils.grades import GradedTurns, Query, fits
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
@@ -438,7 +437,6 @@ def rate_with(
 
     A rating judge of unit `dialogue` gets one call a dialogue, strategy and length. All others are asked
     about one meme, in the chat up to u_t: what comes later cannot make it fit, and it serves every length.
-    Raises `StageOutputError` where no answer can be used.
     """
     full = judge.profile.dialogue.n_turns
     unit = "meme" if judge.kind == "yes_no" else judge.profile.evaluation.judge_unit
@@ -459,7 +457,7 @@ def rate_with(
     answers = ask(excerpts, judge)
     if answers and all(isinstance(a, str) and not a.startswith(UNRECORDED) for a in answers.values()):
         first = next(iter(answers.values()))
-        raise StageOutputError(f"judge {judge.name} gave no answer that can be used; the first: {first}")
+        print(f"judge {judge.name} gave no answer that can be used; the first: {first}")
     of_judge = {
         "judge": judge.name, "judge_unit": unit, "source": judge.chat.backend.source,
         "profile": judge.profile.name, "seed": judge.profile.seed,

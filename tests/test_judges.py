@@ -17,7 +17,7 @@ from scripted import ScriptedBackend
 from memecmd_utils import judges, settings
 from memecmd_utils import local_model as local
 from memecmd_utils import recordings as rec
-from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.files import paths
 from memecmd_utils.judges import (
     CENTRED,
     CONSISTENCY,
@@ -267,15 +267,14 @@ def test_scores_are_centred_by_hand() -> None:
     assert (got[0].judge_unit, got[0].judge, got[0].source) == ("meme", "judge", "scripted")
 
 
-def test_a_judge_without_any_usable_answer_ends_the_stage_with_the_reason() -> None:
-    with pytest.raises(
-        StageOutputError, match="judge gave no answer that can be used; the first: unusable: "
-    ):
-        rate_yes_no([placed("n1", 3)], lambda r: "也许")
-    got, _ = rate_yes_no(
-        [placed("n1", 3), placed("n1", 4)], lambda r: "也许" if where(r)[1] == 3 else yes(0.5)
-    )
-    assert [bool(rating.unscored) for rating in got] == [True, False]
+def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> None:
+    for doubtful, told in ((4, True), (3, False)):
+        got, _ = rate_yes_no(
+            [placed("n1", 3), placed("n1", 4)], lambda r, n=doubtful: "也许" if where(r)[1] <= n else yes(0.5)
+        )
+        assert [bool(rating.unscored) for rating in got] == [True, told]
+        said = "judge judge gave no answer that can be used; the first: unusable: "
+        assert (said in capsys.readouterr().out) == told
 
 
 def test_contexts_come_from_the_other_half() -> None:

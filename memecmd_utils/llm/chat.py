@@ -65,7 +65,8 @@ class Chat:
         strict: bool = True,
         usage: Usage | None = None,
     ) -> None:
-        """`strict`: in mode `recorded` a miss is an error; otherwise it is an answer without a value.
+        """`strict`: a miss in mode `recorded` is an error, and so are `NOTHING_USABLE` answers that cannot be
+        used at the beginning; otherwise such an answer has no value.
 
         `usage`: counts to go on with.
         """
@@ -216,7 +217,7 @@ class Chat:
         if form is not None and self.recordings is not None:
             self.recordings.put(form, _recorded(answer, reply))
         useless = sum(self.usage.outcomes[outcome] for outcome in MODELS_OWN)
-        if useless == self.usage.outcomes.total() >= NOTHING_USABLE:
+        if self.strict and useless == self.usage.outcomes.total() >= NOTHING_USABLE:
             raise EndpointError(
                 f"none of the first {useless} answers of {answer.source} can be used; the last: "
                 f"{answer.outcome}: {answer.reason}"
