@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, ImageStat, UnidentifiedImageError
+from PIL import Image, ImageOps, ImageStat, UnidentifiedImageError, features
 
 from memecmd_utils.files import MemecmdError, data_url
 
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF", "ICO")
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "ICO", *(["AVIF"] if features.check("avif") else []))
 EXTENSIONS = frozenset(
-    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".ico"}
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ico"}
 )
-UNREAD = frozenset(
-    {".apng", ".heic", ".heif", ".jxl", ".svg", ".psd", ".tgs", ".webm", ".mp4", ".mov", ".dat"}
-)
+UNREAD = frozenset({
+    ".apng", ".avif", ".heic", ".heics", ".heif", ".jxl", ".jp2", ".svg", ".psd", ".tga", ".eps", ".wmf", ".emf",
+    ".ppm", ".tgs", ".lottie", ".webm", ".mp4", ".m4v", ".mov", ".mkv", ".avi", ".gifv", ".dat",
+})  # fmt: skip
 """Endings of what people call pictures or stickers, too: counted and left out, never passed over."""
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
 MAX_BYTES = 128_000_000

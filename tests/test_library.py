@@ -190,7 +190,7 @@ def test_filters_leave_out_what_does_not_fit_and_say_why(root):
     report, memes = build(root, ocr, curation="c.csv", filters=filters)
     assert [m.origin for m in memes] == ["fits.png", "kept.png"], "a person's word goes before all filters"
     assert reasons(root) == {
-        "broken.png": "not an image (PNG, JPEG, GIF, WEBP, BMP, TIFF, AVIF, ICO are read)",
+        "broken.png": "not an image (PNG, JPEG, GIF, WEBP, BMP, TIFF, ICO, AVIF are read)",
         "page.png": "6 characters of text (max_text_chars 5)",
         "silent.png": "no text could be read (needs_text)",
         "small.png": "shorter side of 63 pixels (min_side 64)",
