@@ -18,8 +18,8 @@ EXTENSIONS = frozenset(
     {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ico"}
 )
 UNREAD = frozenset({
-    ".apng", ".avif", ".heic", ".heics", ".heif", ".jxl", ".jp2", ".svg", ".psd", ".tga", ".eps", ".wmf", ".emf",
-    ".ppm", ".tgs", ".lottie", ".webm", ".mp4", ".m4v", ".mov", ".mkv", ".avi", ".gifv", ".dat",
+    ".apng", ".avif", ".heic", ".heics", ".heif", ".jxl", ".jp2", ".svg", ".psd", ".tga", ".eps", ".wmf",
+    ".emf", ".ppm", ".tgs", ".lottie", ".webm", ".mp4", ".m4v", ".mov", ".mkv", ".avi", ".gifv", ".dat",
 })  # fmt: skip
 """Endings of what people call pictures or stickers, too: counted and left out, never passed over."""
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
