@@ -139,6 +139,9 @@ HARMONY = "<|channel|>analysis<|message|>%s<|end|><|start|>assistant<|channel|>f
 THOUGHTS = (
     "<think>%s</think>%s", "<thinking>%s</thinking>\n%s", "<thought>%s</thought>%s", "[THINK]%s[/THINK]%s",
     "◁think▷%s◁/think▷%s", "%s</think>%s", "<think>a<think>b</think>%s</think>%s", HARMONY,
+    "<|begin_of_thought|>%s<|end_of_thought|>\n<|begin_of_solution|>%s<|end_of_solution|>",
+    "<|thinking|>%s<|/thinking|>%s", "%s</think><answer>%s</answer>",
+    "<|channel|>analysis<|message|>%s<|end|><|channel|>final <|constrain|>json<|message|>%s[DONE]",
     "<seed:think>%s</seed:think>%s", "<|channel>thought\n%s<channel|>%s", "<plan>%s</plan>%s<|im_end|>",
 )  # fmt: skip
 

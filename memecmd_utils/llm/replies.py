@@ -16,15 +16,19 @@ from memecmd_utils.llm.messages import CutReply, Reply, UnusableReply
 T = TypeVar("T", bound=BaseModel)
 TOKEN = (
     r"<\|[^|<>\n]{1,40}\|?>|<[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?s>|</?(?:end|start|begin)_of_\w+>"
-    r"|<(?:eos|bos|pad|unk|eot)>|\[/?(?:INST|EOS|BOS|PAD)\]"
+    r"|<(?:eos|bos|pad|unk|eot)>|\[/?(?:INST|EOS|BOS|PAD|DONE)\]"
 )
 """Control tokens of models: an own token, which a server should not send, ends a text."""
 LEADING = re.compile(rf"\A(?:\s*(?:{TOKEN})(?:assistant|model|user)?)+")
 _THOUGHT = r"(?:seed:)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
-OPEN = re.compile(rf"(?i)<(?:{_THOUGHT})>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|channel>thought")
-CLOSE = re.compile(rf"(?i)</(?:{_THOUGHT})>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<channel\|>")
+OPEN = re.compile(
+    rf"(?i)<(?:{_THOUGHT})>|<\|(?:begin[_▁]of[_▁])?(?:{_THOUGHT})\|>|\[THINK\]|◁think▷|<\|channel>thought"
+)
+CLOSE = re.compile(
+    rf"(?i)</(?:{_THOUGHT})>|<\|(?:/|end[_▁]of[_▁])(?:{_THOUGHT})\|>|\[/THINK\]|◁/think▷|<channel\|>"
+)
 """What stands before and after a thought; the first is missing where the chat template wrote it already."""
-FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>|\Aanalysis[\s\S]*assistantfinal")
+FINAL = re.compile(r"<\|channel\|>final[^\n]{0,60}?<\|message\|>|\Aanalysis[\s\S]*assistantfinal")
 """Before the reply in harmony's channels."""
 CITATION = re.compile(r"【\d+[†:][^】]*】")
 MAX_CHARS, MAX_BRACES = 50_000, 100
