@@ -271,10 +271,11 @@ class Chat:
         if _is_cut(reply, asked) and answer.outcome == "unusable":
             answer.outcome = "length"
             if reply.think_characters and not reply.text:
+                limit = (self.backend.added or {}).get("max_tokens", asked.sampling.max_tokens)
                 answer.reason = (
-                    f"the model spent its {asked.sampling.max_tokens or reply.tokens_out} tokens on thought "
-                    f"({reply.think_characters:,} characters): `parameters: {{max_tokens: null}}` of the "
-                    "endpoint lifts the limit, `extra_body` may switch thinking off"
+                    f"the model spent its {limit} tokens on thought ({reply.think_characters:,} characters): "
+                    "`extra_body: {max_tokens: 4000}` of the endpoint gives it more, or its own parameter "
+                    "there switches thinking off"
                 )
         return answer, error
 
