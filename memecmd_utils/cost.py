@@ -196,9 +196,9 @@ def summary_text(run: str) -> str:
             f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
         )
     done = runs.open_finished(run)
-    gates = json.loads(done.read("gates.json").read_text(encoding="utf-8"))
     records = (done.load(schema) for schema in (schemas.Placement, schemas.Candidate))
-    notes = filter(None, (retrieval.closed_gate(done.profile, *records, gates), usage.not_recorded(data)))
+    closed = retrieval.closed_gate(done.profile, *records, done.load_json("gates.json"))
+    notes = filter(None, (closed, usage.not_recorded(data)))
     return "\n".join([*lines, *(f"\n{note}" for note in notes)])
 
 

@@ -722,7 +722,7 @@ def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The tables of `landing.json`; empty where there is none, or without grades."""
     try:
-        found = json.loads(run.read(TABLES).read_text(encoding="utf-8"))
+        found = run.load_json(TABLES)
     except StageMissing:
         return {}
     return found if found["placed"] else {}

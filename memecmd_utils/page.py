@@ -53,7 +53,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "closed_gate": retrieval.closed_gate(
             run.profile, records.placements, records.candidates, records.gates
         ),
-        "people": report.load_json(run, "human_ratings.json")["verdict"],
+        "people": run.load_json("human_ratings.json")["verdict"],
         "scorer": records.consistency[0].scorer if records.consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),
         "table_of": lambda name: table_of(run, name),

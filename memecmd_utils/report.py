@@ -64,14 +64,9 @@ def load_records(run: Run) -> Records:
         consistency=run.load(schemas.Consistency),
         truth=graded.truth_of_run(run.profile, dialogues, memes),
         candidates=run.load(schemas.Candidate),
-        gates=load_json(run, "gates.json"),
+        gates=run.load_json("gates.json"),
         title_glosses=_title_glosses(run, dialogues),
     )
-
-
-def load_json(run: Run, name: str) -> Any:
-    """What an earlier stage wrote that is no record."""
-    return json.loads(run.read(name).read_text(encoding="utf-8"))
 
 
 def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
@@ -89,7 +84,7 @@ def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str,
 
 def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
-    truth, measured = load_json(run, "ground_truth.json"), load_json(run, "judge_checks.json")
+    truth, measured = run.load_json("ground_truth.json"), run.load_json("judge_checks.json")
     grades = graded.grades_of_placed(records.placements, records.truth)
     found = evaluation.numbers(
         run.profile, records.memes, records.dialogues, records.placements, records.ratings
@@ -97,7 +92,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval", "timing")
     quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
-    made = load_json(run, "studies.json")
+    made = run.load_json("studies.json")
     found |= {
         "gates": dict(records.gates),
         **{name: rows for name, rows in measured.items() if name != "trust"},

@@ -1,5 +1,6 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -125,6 +126,10 @@ class Run:
         else:
             files.write_jsonl(path, rows)
         return path
+
+    def load_json(self, name: str) -> Any:
+        """What an earlier stage wrote by `save_json`; `StageMissing` as in `load`."""
+        return json.loads(self.read(name).read_text(encoding="utf-8"))
 
     def save_json(self, name: str, values: Any) -> Path:
         """Write what is no record (`gates.json`, `judge_checks.json`, ...) into the run's folder."""

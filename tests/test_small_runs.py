@@ -103,15 +103,19 @@ def started(tmp_path_factory: pytest.TempPathFactory):
     patch.undo()
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.backend}-{'-'.join(map(str, row.levels))}")
-def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> None:
-    profile, settings = started[row.backend]
-    settings = f"{settings} {row.settings}"
+def run_on(base: tuple[str, str], further: str) -> runs.Run:
+    """The stages after those of the `started` base, with further settings."""
+    profile, settings = base[0], f"{base[1]} {further}"
     name = settings_.settle(settings_.load_profile(profile, settings_.parse_settings(settings)))
     shutil.copytree(paths.processed / f"{profile}-base", paths.processed / name, dirs_exist_ok=True)
     for stage in AFTER:
         run_stage(stage, profile=profile, settings=settings, run_name=name)
-    run = runs.open_run(profile, settings, name)
+    return runs.open_run(profile, settings, name)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.backend}-{'-'.join(map(str, row.levels))}")
+def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> None:
+    run = run_on(started[row.backend], row.settings)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
     counts = release.check_release(run.folder / "release")["counts"]
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]
@@ -127,13 +131,7 @@ def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> No
 
 @pytest.mark.parametrize("settings", ["theta0=99", "score_scale=raw theta0=0.7 threshold_penalty=0.2"])
 def test_a_run_that_sends_nothing_ends_and_says_why(settings: str, started) -> None:
-    profile, small = started["authored"]
-    settings = f"{small} strategies='[greedy, random, learned]' judges=[] {settings}"
-    name = settings_.settle(settings_.load_profile(profile, settings_.parse_settings(settings)))
-    shutil.copytree(paths.processed / f"{profile}-base", paths.processed / name, dirs_exist_ok=True)
-    for stage in AFTER:
-        run_stage(stage, profile=profile, settings=settings, run_name=name)
-    run = runs.open_run(profile, settings, name)
+    run = run_on(started["authored"], f"strategies='[greedy, random, learned]' judges=[] {settings}")
     sent = {placed.strategy for placed in run.load(Placement)}
     assert sent == {"random"} if "99" in settings else "greedy" not in sent
     assert "The gate never opens, so greedy send" in (run.report / "index.html").read_text(encoding="utf-8")

@@ -1,7 +1,6 @@
 """The library of a finished run, searched by turns that the run has never seen."""
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +104,7 @@ class Library:
 
     def gate(self) -> tuple[Gate, ScoreScale]:
         """The run's gate for a chat that is in neither half: the mean of the gates of the two halves."""
-        gates = json.loads(self.run.read("gates.json").read_text(encoding="utf-8"))
+        gates = self.run.load_json("gates.json")
         mean = pd.DataFrame(list(gates.values())).mean(numeric_only=True)
         gate = Gate(mean["theta0"], mean["penalty"], mean["decay"])
         return gate, ScoreScale(mean["score_mean"], mean["score_std"])

@@ -237,7 +237,7 @@ class OpenAIBackend(Backend):
         """What an error status means, with the server's own words."""
         status, text = error.status_code, error.response.text
         reason = self.shown(reason_of(error.body) or text)
-        if status == 402 or NO_CREDIT.search(text) or NO_CREDIT.search(reason):
+        if status == 402 or NO_CREDIT.search(f"{text} {reason}"):
             return EndpointError(f"the account has no credit left ({status}): {reason}")
         if status == 404:
             return EndpointError(
