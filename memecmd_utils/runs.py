@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Record = TypeVar("Record", bound=schemas.Record)
-Role = Literal["generator", "annotator", "judge"]
+Role = Literal["generator", "annotator", "chooser", "judge"]
 
 
 class StageMissing(MemecmdError, FileNotFoundError):
@@ -245,8 +245,9 @@ class Run:
     def endpoint(self, role: Role, number: int = 0) -> Endpoint:
         """The endpoint that serves a role; the generator's serves what has none of its own."""
         endpoints = self.profile.models.endpoints
-        if role == "annotator" and endpoints.annotator is not None:
-            return endpoints.annotator
+        of_role = {"annotator": endpoints.annotator, "chooser": endpoints.chooser}.get(role)
+        if of_role is not None:
+            return of_role
         if role == "judge" and number < len(endpoints.judges):
             return endpoints.judges[number]
         return endpoints.generator

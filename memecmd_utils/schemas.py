@@ -33,6 +33,7 @@ STRATEGIES = {
     "random_same_turns": StrategyWords("Random, same turns", "any meme by lot, where the gate opens"),
     "random": StrategyWords("Random", "any meme at turns drawn by lot; asks no gate"),
     "learned": StrategyWords("Learned", "what learned placement ranks first, where it promises most"),
+    "reranked": StrategyWords("Reranked", "what a model that reads the chat picks from the paper's best, or none"),
 }
 """The paper's strategies and ours by the name that records hold."""
 
@@ -261,6 +262,29 @@ class Placement(Record):
     """theta_t of Eq. 23 at this turn; None where no gate decided."""
     fold: str
     """Half of the dialogues that calibrated the gate for this one."""
+
+
+class ChoiceReply(BaseModel):
+    """What is asked of the model that chooses among candidates: why, and the number of one or 0 for none."""
+
+    reason: Text
+    number: int = Field(ge=0)
+
+
+class Choice(Record):
+    """What a model chose among a turn's candidates (strategy `reranked`)."""
+
+    dialogue_id: Text
+    turn: int = Field(ge=2)
+    meme_id: str
+    """Empty: none of them."""
+    reason: str
+    place: int = Field(ge=0)
+    """Number of the meme in the shuffled list that the model saw, of `shown`; 0: none of them."""
+    shown: int = Field(ge=0)
+    """How many candidates it saw; 0 where it was not asked."""
+    unscored: str = ""
+    """Why there is no answer; empty where there is one."""
 
 
 _SCORES: dict[str, Any] = dict.fromkeys(DIMENSIONS, (float | None, Field(default=None, ge=0, le=100)))

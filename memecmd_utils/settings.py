@@ -94,6 +94,7 @@ class Endpoints(Setting):
 
     generator: Endpoint = Field({}, validate_default=True)
     annotator: Endpoint | None = None
+    chooser: Endpoint | None = None
     judges: list[Endpoint] = []
     embedder: Endpoint | None = None
 
@@ -286,7 +287,7 @@ class ModelSettings(Setting):
     """Address of a Dask scheduler; None: a cluster on this machine."""
 
 
-Strategy = Literal["greedy", "sampling", "random", "random_same_turns", "learned"]
+Strategy = Literal["greedy", "sampling", "random", "random_same_turns", "learned", "reranked"]
 
 
 class RetrievalSettings(Setting):
@@ -298,6 +299,7 @@ class RetrievalSettings(Setting):
         "random",
         "random_same_turns",
         "learned",
+        "reranked",
     ]
     weights: tuple[float, float, float, float] = (1 / 3, 1 / 3, 1 / 3, 1 / 3)
     centring: Literal["attribute", "none"] = "attribute"
@@ -309,6 +311,14 @@ class RetrievalSettings(Setting):
     """Delta of Eq. 23 for `learned`, whose promise then stands in place of T; 0: it forgets its last meme."""
     wanted_rate: float = Field(0.3, gt=0, lt=1)
     top_k: int = Field(3, ge=1)
+    rerank_k: int = Field(20, ge=1)
+    """Candidates of the paper's score among which the model of `reranked` chooses."""
+    rerank_by: Literal["caption", "annotation"] = "caption"
+    """What it reads of a meme, unless it sees the picture: caption and picture note, or S+, E and Psi."""
+    rerank_abstains: bool = True
+    """Whether it may choose none of them."""
+    rerank_memory: bool = False
+    """Whether it is asked only where the gate (Eq. 23) opens, which remembers the last meme it chose."""
     random_rate: float = Field(0.5, ge=0, le=1)
     meme_position: Literal["before", "after"] = "before"
 

@@ -30,10 +30,18 @@ class AuthoredBackend(Backend):
         self._texts = texts
 
     async def complete(self, request: Request) -> Reply:
-        """Return the authored text; `MissingText` says how to go live."""
+        """Return the authored text; `MissingText` says how to go live.
+
+        An authored choice names its meme, and is given as the number that the meme has in this prompt.
+        """
         try:
-            return Reply(text=self._texts[request.task, request.subject])
-        except KeyError:
+            text = self._texts[request.task, request.subject]
+            if request.task == "choice":
+                row = json.loads(text)
+                number = 1 + request.options.index(row["meme_id"]) if row["meme_id"] else 0
+                text = files.dumps({"reason": row["reason"], "number": number})
+            return Reply(text=text)
+        except (KeyError, ValueError):
             raise MissingText(
                 f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
                 "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
@@ -70,6 +78,8 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
     for row in files.read_rows(folder / "summaries.jsonl"):
         subject = f"{row['dialogue_id']}/{row['turn']}"
         replies["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
+    for row in files.read_rows(folder / "choices.jsonl") if (folder / "choices.jsonl").is_file() else ():
+        replies["choice", f"{row['dialogue_id']}/{row['turn']}"] = json_of(row, "reason", "meme_id")
     return replies
 
 

@@ -12,7 +12,7 @@ from memecmd_utils.files import MemecmdError
 from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
-Task = Literal["utterance", "summary", "annotation", "scenario", "rating", "embedding"]
+Task = Literal["utterance", "summary", "annotation", "scenario", "choice", "rating", "embedding"]
 UNRECORDED: Outcome = "unrecorded"
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}
@@ -72,6 +72,8 @@ class Request(BaseModel):
     sample: int = 0
     reply_schema: type[BaseModel] | None = None
     schema_version: int = 1
+    options: list[str] = []
+    """Ids of what the numbers of an answer stand for; the texts that the model sees are in the messages."""
     ask_again: str = "ask_again"
     """Prompt file of the note after an unusable reply, in the language of the prompt; no part of the key."""
 

@@ -1,0 +1,169 @@
+"""Retrieve, then let a model choose: strategy `reranked` (notebook 04; ours, the papers stop before it).
+
+At a turn a model reads the chat so far, with the memes that it chose before, and the K best memes of the
+paper's score (Eq. 24) in an order drawn by seed. It answers with the number of one of them, or with 0 for
+none. Of a meme it reads caption and picture note (or annotation, or sees the picture), never S-.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memecmd_utils import retrieval, statistics
+from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm.authored import MissingText
+from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.messages import Answer, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue
+from memecmd_utils.schemas import Annotation, Choice, ChoiceReply, Meme
+from memecmd_utils.settings import Profile
+
+PROMPTS = ("choice_system", "choice", "choice_option")
+HISTORY_TURNS, MAX_CHARS = 17, 500
+"""Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters of
+one of them: chats from elsewhere may be longer."""
+SPARE = 100
+"""Memes that are ranked beside the K, to stand in for those that the chat has had: no meme comes twice."""
+
+
+class RankedChat(NamedTuple):
+    """A chat, and the memes that come into question at its turns.
+
+    `lines`: speaker and text of turns 1, 2, ...; `turns` are the numbers of those that may get a meme, and
+    `memes` [turns, n] their ranking, as positions in the index (-1: none). `gate_scores` [turns] are what the
+    gate of Eq. 23 compares, where it has a say.
+    """
+
+    name: str
+    lines: Sequence[tuple[str, str]]
+    turns: Sequence[int]
+    memes: np.ndarray
+    gate_scores: np.ndarray
+    gate: Gate | None = None
+
+
+class Chooser:
+    """Asks a model to choose, for memes of one library."""
+
+    def __init__(
+        self,
+        chat: Chat,
+        profile: Profile,
+        index: MemeIndex,
+        memes: Mapping[str, Meme],
+        annotations: Sequence[Annotation],
+        image: Callable[[Meme], str] | None = None,
+    ) -> None:
+        """`image` (meme -> data URL) is for a model that sees."""
+        self.chat, self.profile, self.ids, self.memes, self.image = chat, profile, index.meme_ids, memes, image
+        self.annotations = {annotation.meme_id: annotation for annotation in annotations}
+
+    def request(self, ranked: RankedChat, row: int, sent: Mapping[int, str]) -> Request:
+        """What is asked at `ranked.turns[row]`; `sent` are the memes of the turns before it."""
+        knobs, turn, name = self.profile.retrieval, ranked.turns[row], ranked.name
+        found = [self.ids[meme] for meme in ranked.memes[row].tolist() if meme >= 0]
+        best = [meme for meme in found if meme not in sent.values()][: knobs.rerank_k]
+        rng = statistics.rng(self.profile.seed, "order of candidates", name, turn)
+        shown = [best[place] for place in rng.permutation(len(best))]
+        lines = []
+        for number, (speaker, text) in enumerate(ranked.lines[: turn - 1], start=1):
+            meme = self.memes[sent[number]] if number in sent else None
+            mark = prompts.render("sent_meme", caption=meme.text or meme.picture_note) if meme else ""
+            lines.append(f"{speaker}：{mark}{' '.join(text.split())[:MAX_CHARS]}")
+        may_abstain = knobs.rerank_abstains
+        asked = prompts.render(
+            "choice", fence=prompts.fence, history="\n".join(lines[-HISTORY_TURNS:]),
+            options="\n".join(self._option(place, meme) for place, meme in enumerate(shown, start=1)),
+            speaker=ranked.lines[turn - 1][0], turns=turn - 1, sent=len(sent),
+            allowed=knobs.wanted_rate * (turn - 1), may_abstain=may_abstain,
+        )  # fmt: skip
+        system = prompts.render("choice_system", rate=knobs.wanted_rate, may_abstain=may_abstain)
+        seen = [self.memes[meme] for meme in shown] if self.image else []
+        images = [Image(image_id=meme.sha256, load=lambda meme=meme: self.image(meme)) for meme in seen]
+        return Request(
+            task="choice",
+            subject=f"{name}/{turn}",
+            messages=[Message(role="system", text=system), Message(role="user", text=asked, images=images)],
+            sampling=Sampling(temperature=0.0, max_tokens=200),
+            seed=self.profile.seed,
+            reply_schema=ChoiceReply,
+            options=shown,
+        )
+
+    def _option(self, number: int, meme_id: str) -> str:
+        meme, said = self.memes[meme_id], self.annotations[meme_id]
+        return prompts.render(
+            "choice_option", number=number, by_annotation=self.profile.retrieval.rerank_by == "annotation",
+            seen=self.image is not None, text=meme.text, picture=meme.picture_note,
+            s_plus=said.s_plus, emotion=said.emotion, motivation=said.motivation,
+        )  # fmt: skip
+
+    def choose(self, chats: Sequence[RankedChat]) -> list[list[Choice]]:
+        """The choices at all turns of all chats: chats side by side, each turn after the one before it."""
+
+        async def one(ranked: RankedChat) -> list[Choice]:
+            sent: dict[int, str] = {}
+            made = []
+            for row, turn in enumerate(ranked.turns):
+                made.append(await self._choose_at(ranked, row, sent))
+                if made[-1].meme_id:
+                    sent[turn] = made[-1].meme_id
+                bar.update()
+            return made
+
+        with Progress(self.chat, sum(len(ranked.turns) for ranked in chats), "choices", "turn") as bar:
+            return llm_chat.run(self.chat.side_by_side(one(ranked) for ranked in chats))
+
+    async def _choose_at(self, ranked: RankedChat, row: int, sent: Mapping[int, str]) -> Choice:
+        """The choice at a turn; where the gate stays shut, or nothing is left to choose, nobody is asked."""
+        turn, gate, none = ranked.turns[row], ranked.gate, {"meme_id": "", "reason": "", "place": 0}
+        about = {
+            "dialogue_id": ranked.name, "turn": turn, "profile": self.profile.name,
+            "seed": self.profile.seed, "prompt_sha256": prompts.prompt_sha256(*PROMPTS),
+        }  # fmt: skip
+        since = turn - max(sent) if sent else np.inf
+        is_open = gate is None or ranked.gate_scores[row] > gate.theta0 + gate.rise(since)
+        asked = self.request(ranked, row, sent)
+        if not is_open or not asked.options:
+            return Choice(source="computed", shown=0, **none, **about)
+        try:
+            answer = await self.chat.ask(asked, lambda reply: read_choice(reply, asked, self.profile))
+        except MissingText as error:
+            if self.chat.strict:
+                raise
+            answer = Answer(source=self.chat.backend.source, outcome="unrecorded", reason=str(error))
+        about |= {"source": answer.source, "shown": len(asked.options)}
+        if answer.value is None:
+            return Choice(unscored=f"{answer.outcome}: {answer.reason}", **none, **about)
+        number = answer.value.number
+        chosen = asked.options[number - 1] if number else ""
+        return Choice(meme_id=chosen, reason=answer.value.reason, place=number, **about)
+
+
+def read_choice(reply: Reply, asked: Request, profile: Profile) -> ChoiceReply:
+    """The choice in a reply; `UnusableReply` for a number that is none of the candidates'."""
+    value = replies.structured(reply, ChoiceReply)
+    lowest, highest = int(not profile.retrieval.rerank_abstains), len(asked.options)
+    if not lowest <= value.number <= highest:
+        raise UnusableReply(f"number 要在 {lowest} 到 {highest} 之间")
+    return value
+
+
+def rank_chats(
+    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile
+) -> list[RankedChat]:
+    """Dialogues with the memes that come into question: the best of the paper's score at every turn."""
+    knobs = profile.retrieval
+    gates = retrieval.traces(scored, retrieval.calibrate(scored, profile)) if knobs.rerank_memory else {}
+    chats = []
+    for item in scored:
+        dialogue = item.dialogue
+        names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
+        lines = [(names[turn.speaker], turn.text) for turn in dialogue.turns]
+        found = retrieval.top_k(index, item.queries, knobs.weights, knobs.rerank_k + SPARE)
+        calibration, gate_scores, _ = gates.get(dialogue.dialogue_id, (None, item.top1, None))
+        gate = calibration and calibration.gate
+        chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, found.memes, gate_scores, gate))
+    return chats
