@@ -184,9 +184,9 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 @click.pass_obj
 def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
-    from memecmd_utils import learned
+    from memecmd_utils.studies import landing
 
-    click.echo(learned.fit_run(choice.run(run), Path(grades).expanduser() if grades else None))
+    click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None))
 
 
 @cli.command("evaluate-mod")

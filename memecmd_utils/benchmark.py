@@ -19,10 +19,10 @@ import pandas as pd
 from memecmd_utils import annotation, files, grades, learned, retrieval, runs, statistics
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import Split
-from memecmd_utils.learned import PAPER
-from memecmd_utils.retrieval import LEARNED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme
+from memecmd_utils.studies import landing
+from memecmd_utils.studies.landing import PAPER
 
 RELEVANT = round(2 * grades.FITS)
 """Score in `qrels` from which a meme fits: scores are twice the graders' mean grade, rounded (0 to 4)."""
@@ -196,20 +196,26 @@ def package_systems(one: Benchmark, run: Run) -> dict[str, Ranking]:
     return {name: ranked(matrix, one) for name, matrix in scores.items()}
 
 
-def learned_system(split: Split, one: Benchmark, run: Run) -> dict[str, Ranking]:
-    """Learned placement as notebook 04b ranked by it, every turn by a model that did not see its dialogue."""
-    saved = learned.saved_scores(run, split.name) or learned.saved_scores(run, grades.EXAMPLE)
-    if saved is None or len(saved[0].scores) != len(one.turns) or not {*one.memes["id"]} <= {*saved[1]}:
+def saved_systems(split: Split, one: Benchmark, run: Run) -> dict[str, Ranking]:
+    """The rankings that notebook 04b saved, every turn by what did not see its dialogue."""
+    saved = landing.saved_rankings(run, split.name) or landing.saved_rankings(run, grades.EXAMPLE)
+    if saved is None or not {*one.memes["id"]} <= {*saved[1]}:
         return {}
     place = {meme: column for column, meme in enumerate(saved[1])}
-    return {LEARNED: ranked(saved[0].scores[:, [place[meme] for meme in one.memes["id"]]], one)}
+    columns = [place[meme] for meme in one.memes["id"]]
+    rows = {who: scores[:, columns] for who, scores in saved[0].items() if len(scores) == len(one.turns)}
+    return {who: ranked(scores, one) for who, scores in rows.items() if who != PAPER}
 
 
 def ranked(scores: np.ndarray, one: Benchmark) -> Ranking:
-    """The first `DEPTH` memes of every asked turn, from scores of all turns and memes; equal ones by id."""
-    order = retrieval.order(scores, [*one.memes["id"]])[:, :DEPTH]
-    rows = zip(one.turns["id"], one.memes["id"].to_numpy()[order].tolist(), strict=True)
-    return {turn: memes for turn, memes in rows if turn in one.relevant}
+    """The first `DEPTH` memes of every asked turn, from scores of all turns and memes; equal ones by id.
+
+    A meme with -inf is not ranked.
+    """
+    order, ids = retrieval.order(scores, [*one.memes["id"]])[:, :DEPTH], one.memes["id"].to_numpy()
+    named = np.isfinite(np.take_along_axis(scores, order, axis=1))
+    rows = zip(one.turns["id"], order, named, strict=True)
+    return {turn: ids[memes[there]].tolist() for turn, memes, there in rows if turn in one.relevant}
 
 
 def rank_by_entry(path: Path, one: Benchmark, known: set[str]) -> Ranking | None:
@@ -289,26 +295,23 @@ def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
     return values
 
 
-def random_measures(one: Benchmark, seed: int) -> np.ndarray:
-    """Mean measures of many random rankings, [asked turns, measures]."""
-    memes = one.memes["id"].to_numpy()
-    asked = [*one.asked[["id", "dialogue", "turn"]].itertuples(index=False)]
-
-    def draw(number: int) -> Ranking:
-        rngs = {t.id: statistics.rng(seed, "random ranking", t.dialogue, t.turn, number) for t in asked}
-        return {turn: memes[rng.permutation(len(memes))[:DEPTH]].tolist() for turn, rng in rngs.items()}
-
-    return np.mean([measure(draw(number), one) for number in range(grades.RANDOM_DRAWS)], axis=0)
+def random_ranking(one: Benchmark, seed: int) -> Ranking:
+    """The random ranking whose top was graded with the pool of the example."""
+    memes, found = one.memes["id"].to_numpy(), {}
+    for turn in one.asked.itertuples():
+        drawn = statistics.rng(seed, "random ranking", turn.dialogue, turn.turn, 0).permutation(len(memes))
+        found[turn.id] = memes[drawn[:DEPTH]].tolist()
+    return found
 
 
 def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int) -> pd.DataFrame:
     """A row a system (name -> kind and ranking), the best nDCG@5 first, with intervals over dialogues.
 
     The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
-    paired by turn; p flips the signs of dialogues, `p Holm` corrects for all systems of the split.
+    paired by turn; `p Holm` corrects for all systems of the split.
     """
     measured = {name: measure(ranking, one) for name, (_, ranking) in systems.items()}
-    measured[grades.RANDOM] = random_measures(one, seed)
+    measured[grades.RANDOM] = measure(random_ranking(one, seed), one)
     kinds, names = [*(kind for kind, _ in systems.values()), "package"], list(measured)
     clusters = [*one.asked["dialogue"]]
     found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
@@ -316,7 +319,7 @@ def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int)
     base = PAPER if PAPER in names else grades.CAPTION
     gaps = found.minus(statistics.LeftOut(*(part[..., [names.index(base)], :] for part in found)))
     ends = statistics.interval(gaps)
-    p = statistics.sign_flip_p(gaps, 0.0, statistics.rng(seed, "signs", "leaderboard"))
+    p = statistics.p_value(gaps)
     ndcg, others = [*MEASURES].index("nDCG@5"), [i for i, name in enumerate(names) if name != base]
     out = pd.DataFrame({"split": one.split, "system": names, "kind": kinds})
     out[[*MEASURES]] = found.value
@@ -347,7 +350,7 @@ def score(
         if one.relevant:
             own = package_systems(one, run)
             if one.split in records:
-                own |= learned_system(records[one.split], one, run)
+                own |= saved_systems(records[one.split], one, run)
             systems = {each: ("package", ranking) for each, ranking in own.items()}
             for path in (Path(entry).expanduser() for entry in entries):
                 called, ranking = name or path.stem, rank_by_entry(path, one, known)

@@ -323,11 +323,9 @@ def effects(
         }
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
         for strategy in ("greedy", "sampling"):
-            rng = statistics.rng(profile.seed, "effect", metric, strategy)
-            got = statistics.paired_difference(values[strategy], values[control], rng)
+            got = statistics.paired_difference(values[strategy], values[control])
             rows.append((effect, metric, f"{strategy} - {control}", got))
-        rng = statistics.rng(profile.seed, "effect", metric, "timing")
-        got = statistics.unpaired_difference(values[control], values["random"], rng)
+        got = statistics.unpaired_difference(values[control], values["random"])
         rows.append(("timing", metric, f"{control} - random", got))
     table = pd.DataFrame(
         [

@@ -8,10 +8,10 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,8 +148,8 @@ class GroundTruth:
 
     marks: Sequence[Mark]
     grades: Sequence[Grade]
-    later: Sequence[Grade] = ()
-    """Grades of what learned placement found, which were asked for later: they count for placed memes."""
+    later: Mapping[str, Sequence[Grade]] = field(default_factory=dict)
+    """Grades that were asked for after the first pool, by batch: they count for placed memes."""
 
     @property
     def markers(self) -> list[str]:
@@ -164,7 +164,7 @@ class GroundTruth:
     @cached_property
     def means(self) -> dict[Key, dict[str, float]]:
         """Mean grades of all memes that were graded, later ones included."""
-        return mean_grades([*self.grades, *self.later])
+        return mean_grades(chain(self.grades, *self.later.values()))
 
     def turns_of(self, marker: str) -> set[Key]:
         """Where a marker would send a meme."""
@@ -175,12 +175,18 @@ NONE = GroundTruth([], [])
 
 
 def load_truth(folder: Path | None = None) -> GroundTruth:
-    """Read `marks.jsonl`, `grades.jsonl` and `grades_learned.jsonl` of a folder; without grades, `NONE`."""
+    """Read `marks.jsonl`, `grades.jsonl` and the later grades of a folder; without grades, `NONE`."""
     folder = folder or paths.example
     if not (folder / "grades.jsonl").is_file():
         return NONE
-    grades, later = (_grades_by_turn(folder / name) for name in ("grades.jsonl", "grades_learned.jsonl"))
-    return GroundTruth(files.read_jsonl(folder / "marks.jsonl", Mark), grades, later)
+    batches = {name: _grades_by_turn(folder / f"grades_{name}.jsonl") for name in LATER}
+    later = {name: batch for name, batch in batches.items() if batch}
+    marks = files.read_jsonl(folder / "marks.jsonl", Mark)
+    return GroundTruth(marks, _grades_by_turn(folder / "grades.jsonl"), later)
+
+
+POOL, LATER = "pool", ("learned", "reranked")
+"""Batches of grades: the first pool, what learned placement found, what baselines and reranking found."""
 
 
 class TurnGrades(Record):
@@ -213,11 +219,11 @@ def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequenc
         for mark in found.marks
         if (mark.dialogue_id, mark.turn) in turns
     ]
-    grades, later = (
-        [g for g in rows if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
-        for rows in (found.grades, found.later)
-    )
-    return GroundTruth(marks, grades, later)
+    batches = {
+        name: [g for g in rows if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
+        for name, rows in {POOL: found.grades, **found.later}.items()
+    }
+    return GroundTruth(marks, batches.pop(POOL), batches)
 
 
 def placed_grades(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
@@ -308,6 +314,22 @@ def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> fl
     """How far two senders agree, beyond chance, on whether a turn gets a meme."""
     both = [(turn in sent, turn in theirs) for turn in turns]
     return statistics.cluster_kappa(both, range(len(both)), 2).mean
+
+
+def elsewhere(
+    given: Iterable[Grade], clusters: Sequence[str], meme_ids: Sequence[str], of: Callable[[float], float]
+) -> np.ndarray:
+    """What the mean grades of each meme come to in all dialogues but a turn's own, [turns, memes].
+
+    `clusters` are the dialogues of the turns; `of` says what a mean grade counts.
+    """
+    by_dialogue: dict[str, Counter[str]] = {}
+    for (name, _), memes in mean_grades(given).items():
+        by_dialogue.setdefault(name, Counter()).update({meme: of(mean) for meme, mean in memes.items()})
+    table = (
+        pd.DataFrame.from_dict(by_dialogue, "index", dtype=float).reindex(columns=list(meme_ids)).fillna(0)
+    )
+    return table.to_numpy().sum(axis=0) - table.reindex(list(clusters)).fillna(0).to_numpy()
 
 
 # --- Graded turns: the turns and memes of a run as matrices, with the terms and the grade of every pair
@@ -636,9 +658,8 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
 
 # --- Splits: the graded records that placement is fitted and measured on, and a benchmark is made of
 
-EXAMPLE, UNTOUCHED = "example", "untouched"
-POOL, LATER = "pool", "learned"
-"""Batches of grades: those of the pool, and of what learned placement found, which was graded later."""
+EXAMPLE, UNTOUCHED = "example", ("untouched", "untouched_2")
+"""Splits of the example corpus: its own, and the tests, whose memes come one after the other."""
 
 
 @dataclass(frozen=True)
@@ -661,7 +682,7 @@ def splits_of_run(
     annotations: Sequence[Annotation],
     path: Path | None = None,
 ) -> list[Split]:
-    """The splits of a run: its own, and the untouched one where its grades are there; none without grades.
+    """The splits of a run: its own, and the untouched ones where their grades are there; none without grades.
 
     `path` is a user's table (`read_grades`), which takes the place of the example's grades; then a turn wants
     a meme where some graded meme fits.
@@ -673,30 +694,30 @@ def splits_of_run(
     truth = truth_of_run(run.profile, dialogues, memes)
     if not truth.grades:
         return []
-    batches = {POOL: truth.grades, **({LATER: truth.later} if truth.later else {})}
-    own = Split(EXAMPLE, dialogues, by_id, annotations, batches, truth.marks)
-    later = untouched_split(own)
-    return [own, later] if later else [own]
+    own = Split(EXAMPLE, dialogues, by_id, annotations, {POOL: truth.grades, **truth.later}, truth.marks)
+    return [own, *untouched_splits(own)]
 
 
-def untouched_split(example: Split) -> Split | None:
-    """The split that no model has seen: new dialogues, and new memes beside the example's.
+def untouched_splits(example: Split) -> Iterator[Split]:
+    """The tests that no model has seen: new dialogues, and new memes beside those of the splits before.
 
-    None where it is not graded, or where the run has another library than the example's.
+    None that is not graded, and none where the run has another library than the example's.
     """
-    folder = paths.example / UNTOUCHED
-    truth, known = load_truth(folder), {row.meme_id for row in example_memes()}
-    if not truth.grades or not known <= set(example.memes):
-        return None
+    known = {row.meme_id for row in example_memes()}
     memes = {name: meme for name, meme in example.memes.items() if name in known}
-    for row in example_memes(folder):
-        memes[row.meme_id] = Meme(
-            source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
-            picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
-            width=1, height=1,
-        )  # fmt: skip
-    annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
-    return Split(UNTOUCHED, _dialogues(folder), memes, annotations, {POOL: truth.grades}, truth.marks)
+    annotations = list(example.annotations)
+    for folder in (paths.example / name for name in UNTOUCHED if known == memes.keys()):
+        truth = load_truth(folder)
+        for row in example_memes(folder) if truth.grades else ():
+            memes[row.meme_id] = Meme(
+                source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
+                picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
+                width=1, height=1,
+            )  # fmt: skip
+        if truth.grades:
+            annotations += files.read_jsonl(folder / "annotations.jsonl", Annotation)
+            found = _dialogues(folder), dict(memes), list(annotations)
+            yield Split(folder.name, *found, {POOL: truth.grades, **truth.later}, truth.marks)
 
 
 def _dialogues(folder: Path) -> list[Dialogue]:

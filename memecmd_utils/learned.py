@@ -19,13 +19,12 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from memecmd_utils import files, grades, retrieval, statistics
+from memecmd_utils import files, grades, retrieval
 from memecmd_utils.embedders import embedder_of
-from memecmd_utils.evaluation import frame_rows
-from memecmd_utils.files import MemecmdError, StageOutputError, paths
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.grades import GradedTurns, GroundTruth, Split
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
 
@@ -36,9 +35,8 @@ GATE_TEXTS = (0, 1, 2, 4, 5)
 """Places in `TURN_TEXTS` of the texts that the gate reads: the joined one says nothing new to it."""
 LAST_TURN = 18
 """Turns of a dialogue of the example: the gate reads a turn's number in this unit, and no higher one."""
-FILE, TABLES, SCORES = "placement.json", "landing.json", "learned.npz"
-"""Files of a run: fitted weights (the example's are in `data/example`), tables, and scores of its splits."""
-PAPER = "the paper's score"
+FILE = "placement.json"
+"""File of a run with weights that were fitted on it; the example's are in `data/example`."""
 
 
 class PlacementError(MemecmdError, ValueError):
@@ -112,19 +110,23 @@ class PlacementModel:
 
     `weights` [embedders, 6 texts of the turn, 6 of the meme]: Eq. 22 has four of them. `gate`: coefficients
     of a logistic regression on `gate_inputs`, and its intercept. `gains` [2, points]: best scores and the
-    gains (0-4, twice the mean grade) to expect of them, both ascending.
+    gains (0-4, twice the mean grade) to expect of them, both ascending. `intercepts`: what a graded meme is
+    liked more than others at any turn, in the same unit; a new meme has none.
     """
 
     weights: np.ndarray
     gate: np.ndarray
     gains: np.ndarray
+    intercepts: Mapping[str, float]
 
-    def score(self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray]) -> np.ndarray:
+    def score(
+        self, turns: Sequence[np.ndarray], memes: Sequence[np.ndarray], meme_ids: Sequence[str]
+    ) -> np.ndarray:
         """Scores [turns, memes] of vectors [turns, 6, dim] and [memes, 6, dim] of each embedder.
 
         A score is an expected gain less its mean at the turn: only differences at a turn count.
         """
-        scores = np.zeros((len(turns[0]), len(memes[0])))
+        scores = np.tile([self.intercepts.get(meme, 0.0) for meme in meme_ids], (len(turns[0]), 1))
         for weights, t, m in zip(self.weights, turns, memes, strict=True):
             asked = np.einsum("ij,tid->tjd", weights, t, optimize=True).astype(np.float32)
             scores += asked.reshape(len(t), -1) @ m.reshape(len(m), -1).T
@@ -142,13 +144,16 @@ class PlacementModel:
         """The model as it stands in `placement.json`: weights by the names of their texts."""
         tables = [pd.DataFrame(np.round(w, 5), TURN_TEXTS, MEME_TEXTS).to_dict("index") for w in self.weights]
         weights = dict(zip(embedders, tables, strict=True))
-        return {"weights": weights, "gains": np.round(self.gains, 6).tolist(), "gate": _packed(self.gate)}
+        intercepts = {meme: round(value, 5) for meme, value in self.intercepts.items()}
+        gains, gate = np.round(self.gains, 6).tolist(), _packed(self.gate)
+        return {"weights": weights, "intercepts": intercepts, "gains": gains, "gate": gate}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any], embedders: Sequence[str]) -> "PlacementModel":
         """The model that `as_json` wrote."""
         weights = [[[values["weights"][n][t][m] for m in MEME_TEXTS] for t in TURN_TEXTS] for n in embedders]
-        return cls(np.array(weights), _unpacked(values["gate"]), np.array(values["gains"]).reshape(2, -1))
+        gains = np.array(values["gains"]).reshape(2, -1)
+        return cls(np.array(weights), _unpacked(values["gate"]), gains, values["intercepts"])
 
 
 def _packed(values: np.ndarray) -> str:
@@ -167,7 +172,6 @@ class LearnedPlacement:
     `embedders`: name and version of each, in the order of the weights; the gate reads the first. `folds` were
     fitted without one fold of these dialogues each, `fold_of` has the fold of each. `turn_means` [6, dim] for
     each embedder: means of the texts of their turns, since a chat is too short for means of its own.
-    `promises`: quantiles 0, 0.01, ..., 1 of the promise of their turns, out of fold.
     """
 
     embedders: tuple[str, ...]
@@ -175,11 +179,11 @@ class LearnedPlacement:
     folds: Sequence[PlacementModel]
     fold_of: Mapping[str, int]
     turn_means: Sequence[np.ndarray]
-    promises: np.ndarray
 
-    def threshold(self, rate: float) -> float:
-        """The promise from which on a share `rate` of turns gets a meme."""
-        return float(np.quantile(self.promises, 1 - rate))
+    def chat_alone(self) -> "LearnedPlacement":
+        """The same without intercepts: what the texts of turn and meme say, and nothing else."""
+        model, *folds = (replace(one, intercepts={}) for one in (self.model, *self.folds))
+        return replace(self, model=model, folds=folds)
 
     def of_dialogue(self, dialogue_id: str) -> PlacementModel:
         """The model that saw no grade and no mark of this dialogue."""
@@ -190,6 +194,7 @@ class LearnedPlacement:
         names: Sequence[str],
         turns: Sequence[np.ndarray],
         memes: Sequence[np.ndarray],
+        meme_ids: Sequence[str],
         inputs: np.ndarray,
     ) -> Predicted:
         """What the model says that did not see the dialogue of a turn; `names` are those of the turns.
@@ -200,7 +205,7 @@ class LearnedPlacement:
         fold = np.array([self.fold_of.get(name, -1) for name in names])
         for number in np.unique(fold):
             rows, model = fold == number, self.model if number < 0 else self.folds[number]
-            found.scores[rows] = model.score([part[rows] for part in turns], memes)
+            found.scores[rows] = model.score([part[rows] for part in turns], memes, meme_ids)
             found.wanted[rows] = model.wanted(inputs[rows])
             gain = model.expected_gain(found.scores[rows].max(axis=1))
             found.promise[rows] = found.wanted[rows] * gain
@@ -210,7 +215,6 @@ class LearnedPlacement:
         """Write all of it into a JSON file."""
         out = {
             "embedders": list(self.embedders),
-            "promises": np.round(self.promises, 5).tolist(),
             "model": self.model.as_json(self.embedders),
             "folds": [model.as_json(self.embedders) for model in self.folds],
             "fold_of": dict(sorted(self.fold_of.items())),
@@ -226,7 +230,7 @@ def load_placement(path: Path) -> LearnedPlacement:
         names = tuple(values["embedders"])
         model, *folds = (PlacementModel.of_json(v, names) for v in (values["model"], *values["folds"]))
         means = [_unpacked(text).reshape(len(TURN_TEXTS), -1) for text in values["turn_means"]]
-        return LearnedPlacement(names, model, folds, values["fold_of"], means, np.array(values["promises"]))
+        return LearnedPlacement(names, model, folds, values["fold_of"], means)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PlacementError(f"no learned placement in {path.name}: {error}") from error
 
@@ -269,7 +273,7 @@ class LearnedLibrary:
         means = zip(self.encoders, self.placement.turn_means, strict=True)
         vectors = [encode_texts(texts, encode, "query", mean)[0] for encode, mean in means]
         inputs = gate_inputs(vectors[0], turns, speakers)
-        found = self.placement.predict([name] * len(texts), vectors, self.memes, inputs)
+        found = self.placement.predict([name] * len(texts), vectors, self.memes, self.meme_ids, inputs)
         gains = self.placement.of_dialogue(name).expected_gain(found.scores.max(axis=1))
         return retrieval.order(found.scores, self.meme_ids)[:, 0], gains, found.promise
 
@@ -326,6 +330,8 @@ FOLDS, INNER_FOLDS = 5, 4
 PENALTIES, RANKS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0), (2, 3, 6)
 UNGRADED = (0.0, 0.3, 1.0)
 """Weights of pairs that nobody graded; they count as gain 0."""
+SHARES_OF_MEAN = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of a meme's mean gain among which its intercept is chosen."""
 GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
 
@@ -366,7 +372,7 @@ class Corpus(GradedTurns):
 
     def predict(self, placement: LearnedPlacement) -> Predicted:
         """What is said of every turn by the model that did not see its dialogue."""
-        return placement.predict(self.names, self.turns, self.meme_vectors, self.inputs)
+        return placement.predict(self.names, self.turns, self.meme_vectors, self.meme_ids, self.inputs)
 
 
 def corpus_of(split: Split, encoders: Mapping[str, Encode], profile: Profile, means=(None, None)) -> Corpus:
@@ -431,6 +437,24 @@ def choose(corpus: Corpus, rows: np.ndarray) -> tuple[float, float, int]:
     return max(totals, key=totals.__getitem__)
 
 
+def mean_gains(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """How much more than others each meme gains at some turns, [memes]; pairs that nobody graded gain 0."""
+    gains = np.nan_to_num(corpus.gains[rows])
+    return (gains - gains.mean(axis=1, keepdims=True)).mean(axis=0)
+
+
+def choose_share(corpus: Corpus, rows: np.ndarray, weights: Mapping[int, np.ndarray]) -> float:
+    """The share of `mean_gains` with the best nDCG@5 over inner folds; `weights` are those of each fold."""
+    totals = dict.fromkeys(SHARES_OF_MEAN, 0.0)
+    for number, (fit, held_out) in enumerate(inner_folds(corpus, rows)):
+        here = rows[held_out][grades.fits(corpus.grades[rows[held_out]]).any(axis=1)]
+        scores, liked = corpus.cosines[here] @ weights[number].ravel(), mean_gains(corpus, rows[fit])
+        for share in totals:
+            best = retrieval.order(scores + share * liked, corpus.meme_ids)
+            totals[share] += grades.per_turn(best, corpus.grades[here])[:, grades.NDCG].sum()
+    return max(totals, key=totals.__getitem__)
+
+
 def fit_gate(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
     """Coefficients and intercept of P(wanted): logistic regression in which every mark is an example.
 
@@ -464,19 +488,27 @@ def fit_model(corpus: Corpus, rows: np.ndarray) -> PlacementModel:
 
     ungraded, penalty, rank = choose(corpus, rows)
 
-    def fit(at: np.ndarray) -> PlacementModel:
+    def fit_weights(at: np.ndarray) -> np.ndarray:
         (weights,) = ridge(corpus.cosines[at], corpus.gains[at], [penalty], ungraded)
-        return PlacementModel(cut_rank(weights, rank), np.empty(0), np.empty((2, 0)))
+        return cut_rank(weights, rank)
+
+    inner = [(rows[rest], here) for rest, here in inner_folds(corpus, rows)]
+    weights = {number: fit_weights(rest) for number, (rest, _) in enumerate(inner)}
+    share = choose_share(corpus, rows, weights)
+
+    def model(weights: np.ndarray, at: np.ndarray) -> PlacementModel:
+        liked = dict(zip(corpus.meme_ids, (share * mean_gains(corpus, at)).tolist(), strict=True))
+        return PlacementModel(weights, np.empty(0), np.empty((2, 0)), liked)
 
     top, gains = np.zeros(len(rows)), np.zeros(len(rows))
-    for rest, here in inner_folds(corpus, rows):
-        at = rows[here]
-        scores = fit(rows[rest]).score([part[at] for part in corpus.turns], corpus.meme_vectors)
+    for number, (rest, here) in enumerate(inner):
+        at, turns = rows[here], [part[rows[here]] for part in corpus.turns]
+        scores = model(weights[number], rest).score(turns, corpus.meme_vectors, corpus.meme_ids)
         best = retrieval.order(scores, corpus.meme_ids)[:, 0]
         top[here], gains[here] = scores.max(axis=1), np.nan_to_num(corpus.gains[at, best])
     curve = IsotonicRegression(out_of_bounds="clip").fit(top, gains)
     points = np.stack([curve.X_thresholds_, curve.y_thresholds_])
-    return replace(fit(rows), gate=fit_gate(corpus, rows), gains=points)
+    return replace(model(fit_weights(rows), rows), gate=fit_gate(corpus, rows), gains=points)
 
 
 def learn(corpus: Corpus, embedders: Sequence[str]) -> LearnedPlacement:
@@ -485,8 +517,7 @@ def learn(corpus: Corpus, embedders: Sequence[str]) -> LearnedPlacement:
     fits = tqdm(range(FOLDS + 1), desc="models", unit="model")  # no turn is in the last fold
     *models, model = [fit_model(corpus, np.flatnonzero(fold != number)) for number in fits]
     fold_of = dict(zip(corpus.clusters, fold.tolist(), strict=True))
-    found = LearnedPlacement(tuple(embedders), model, models, fold_of, corpus.turn_means, np.empty(0))
-    return replace(found, promises=np.quantile(corpus.predict(found).promise, np.linspace(0, 1, 101)))
+    return LearnedPlacement(tuple(embedders), model, models, fold_of, corpus.turn_means)
 
 
 def on_this_machine(run: Run) -> Run:
@@ -504,225 +535,3 @@ def encoders_of(run: Run) -> tuple[list[str], dict[str, Encode]]:
 def splits_of(run: Run, path: Path | None = None) -> list[Split]:
     """The graded splits of a run; `path` is a user's table of grades."""
     return grades.splits_of_run(run, run.load(Dialogue), run.load(Meme), run.load(Annotation), path)
-
-
-def fit_run(run: Run, path: Path | None = None) -> str:
-    """Fit learned placement on a run, write `placement.json` into its folder, and measure it out of fold.
-
-    Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
-    count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
-    ranking, placed memes and gate as tables in Markdown.
-    """
-    split = next(iter(splits_of(run, path)), Split("", [], {}, [], {"": []}))
-    first = next(iter(split.grades.values()))
-    graded = {grade.dialogue_id for grade in first}
-    split = replace(split, dialogues=[d for d in split.dialogues if d.dialogue_id in graded])
-    by_kind = Counter(dialogue.kind for dialogue in split.dialogues)
-    if not by_kind or min(by_kind.values()) < FOLDS:
-        raise StageOutputError(
-            f"learned placement needs graded memes in {FOLDS} or more dialogues of each kind; here are "
-            f"{', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
-        )
-    names, encoders = encoders_of(run)
-    placement = learn(corpus_of(replace(split, grades={"": first}), encoders, run.profile), names)
-    placement.save(run.write(FILE))
-    found = tabulate(run, [predict_split(split, placement, encoders, run.profile)])
-    columns = ["way", "memes", "mean grade", "fits", "fits low", "fits high", "wanted and fits"]
-    ranking, gate = (found[name].drop(columns="split") for name in ("ranking", "gate"))
-    return "\n".join(map(files.markdown, (ranking, found["placed"][columns], gate)))
-
-
-# --- Measured: do its memes land?
-
-CONTROL = f"random, same turns as {LEARNED}"
-OWN, OURS, THEIRS = "each at its own turns", "at the turns of learned", "at the turns of Greedy"
-"""Where learned placement and another are compared."""
-MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
-QUOTED = {
-    "placed": (
-        "split",
-        "way",
-        "memes",
-        "ungraded",
-        "0 from both",
-        *statistics.with_ends("fits", "mean grade"),
-    ),
-    "differences": ("split", "learned minus", "where", "mean", "low", "high", "dialogues", "p"),
-    "gate": ("split", "gate", "mean", "low", "high", "n", "dialogues"),
-    "ranking": ("split", "what", "turns", *statistics.with_ends("nDCG@5")),
-}
-"""Tables, and the columns that `landing.json` holds of all dialogues, which page and READMEs quote."""
-SHARES = ("fits", "0 from both", "2 from both", "wanted and fits")
-
-
-class Sent(NamedTuple):
-    """Which turns get a meme (a mask over the turns), and which meme would be sent at every turn."""
-
-    turns: np.ndarray
-    memes: np.ndarray
-
-
-@dataclass(frozen=True)
-class Graded:
-    """A split with all its grades, what learned placement says of it, and the paper's scores (Eq. 22)."""
-
-    name: str
-    corpus: Corpus
-    found: Predicted
-    paper: np.ndarray
-
-    @cached_property
-    def ways(self) -> dict[str, Sent]:
-        """What is compared, each at the rate of the profile, fitted on the other half of the dialogues.
-
-        Ranker alone and gate alone send the memes of learned where their half of the promise is highest.
-        """
-        found, corpus, knobs = self.found, self.corpus, self.corpus.profile.retrieval
-        best, papers = (retrieval.order(s, corpus.meme_ids)[:, 0] for s in (found.scores, self.paper))
-        drawn = grades.random_order(corpus.asked, len(corpus.meme_ids), corpus.profile.seed, 0)[:, 0]
-        ways = {
-            LEARNED: Sent(self._gated(found.promise, knobs.learned_penalty), best),
-            "ranker alone": Sent(self._gated(found.scores.max(axis=1), 0.0), best),
-            "gate alone": Sent(self._gated(found.wanted, 0.0), best),
-            "greedy": Sent(self._gated(self.paper.max(axis=1), knobs.threshold_penalty), papers),
-        }
-        return ways | {f"random, same turns as {n}": Sent(ways[n].turns, drawn) for n in (LEARNED, "greedy")}
-
-    def _gated(self, scores: np.ndarray, penalty: float) -> np.ndarray:
-        """Where the gate opens for these best scores, fitted on the other half of the dialogues (Eq. 23)."""
-        items = []
-        for dialogue in (d for d in self.corpus.dialogues if d.dialogue_id in self.corpus.rows_of):
-            mine = scores[self.corpus.rows_of[dialogue.dialogue_id], None]
-            items.append(ScoredDialogue(dialogue, (), np.empty(0), Ranking(mine, mine, mine)))
-        traces = retrieval.traces(items, retrieval.calibrate(items, self.corpus.profile, penalty))
-        return np.concatenate([traces[item.dialogue.dialogue_id][2].sent for item in items])
-
-    def grades(self, sent: Sent) -> np.ndarray:
-        """Mean grade (0-2) of the meme of every turn; nan where nobody graded it."""
-        return self.corpus.grades[np.arange(len(sent.memes)), sent.memes]
-
-
-def predict_split(
-    split: Split, placement: LearnedPlacement, encoders: Mapping[str, Encode], profile: Profile
-) -> Graded:
-    """Encode a split, and let the models say what they have not seen."""
-    corpus, knobs = corpus_of(split, encoders, profile, placement.turn_means), profile.retrieval
-    paper = retrieval.combine(corpus.terms(next(iter(encoders)), knobs.centring), knobs.weights)
-    return Graded(split.name, corpus, corpus.predict(placement), paper)
-
-
-def measure(run: Run) -> dict[str, pd.DataFrame]:
-    """Measure learned placement on a run's graded turns and on the untouched test, and save the tables.
-
-    The scores are saved, too, so that nobody has to rank again (`saved_scores`). Empty tables without grades,
-    or where the weights do not apply.
-    """
-    graded, arrays = [], {}
-    try:
-        names, encoders = encoders_of(run)
-        placement = open_placement(run.folder, names)
-        graded = [predict_split(one, placement, encoders, run.profile) for one in splits_of(run)]
-    except PlacementError as error:
-        print(f"no measure of learned placement: {error}")
-    for one in graded:
-        arrays |= {f"{one.name} {part}": values for part, values in one.found._asdict().items()}
-        arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
-    run.save_arrays(SCORES, **arrays)
-    return tabulate(run, graded)
-
-
-def saved_scores(run: Run, split: str) -> tuple[Predicted, list[str]] | None:
-    """What `measure` saved of a split, rows as `grades.queries`, and the memes; None where it has nothing."""
-    try:
-        with np.load(run.read(SCORES), allow_pickle=False) as arrays:
-            found = Predicted(*(arrays[f"{split} {part}"] for part in Predicted._fields))
-            return found, arrays[f"{split} memes"].tolist()
-    except (StageMissing, KeyError):
-        return None
-
-
-def tabulate(run: Run, graded: Sequence[Graded]) -> dict[str, pd.DataFrame]:
-    """All tables of some splits, saved into the run's report, and as `landing.json` for page and READMEs.
-
-    placed: the memes sent, a row a split and way. differences: mean grade of learned minus others.
-    gate: does it tell when a meme is wanted? ranking: measures of the ranker. The untouched test is first.
-    """
-    makers, graded = (placed_rows, difference_rows, gate_rows, ranking_rows), graded[::-1]
-    found, shown = {}, {}
-    for (name, columns), rows in zip(QUOTED.items(), makers, strict=True):
-        found[name] = table = pd.DataFrame([row for one in graded for row in rows(one)])
-        if name == "placed" and len(table):
-            table = table[table.way.isin((LEARNED, "greedy", CONTROL))]
-        shown[name] = frame_rows(table.reindex(columns=columns))
-    run.save_tables(**{f"learned_{name}": table for name, table in found.items()})
-    run.save_json(TABLES, shown)
-    return found
-
-
-def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """What was sent; a meme that nobody graded counts as not fitting, and `ungraded` is their share."""
-    wanted = one.corpus.marks.any(axis=1)
-    for way, sent in one.ways.items():
-        at = sent.turns
-        given, names = one.grades(sent)[at], one.corpus.names[at].tolist()
-        known, fits = np.nan_to_num(given), grades.fits(given)
-        shares = np.stack([fits, known == 0, known == 2, fits & wanted[at]], axis=1)
-        yield {
-            "split": one.name, "way": way, "memes": int(at.sum()),
-            "ungraded": float(np.isnan(given).mean()) if at.any() else 0.0,
-            **statistics.cluster_mean(known, names, (0, 2)).columns("mean grade"),
-            **statistics.mean_columns(SHARES, shares, names, statistics.SHARE),
-        }  # fmt: skip
-
-
-def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """Mean grade of learned minus another: at each one's own turns, and at the same turns."""
-    ours, greedy, random = (one.ways[name] for name in (LEARNED, "greedy", CONTROL))
-    compared = (
-        ("greedy", OWN, ours.turns, greedy, greedy.turns),
-        ("greedy", THEIRS, greedy.turns, greedy, greedy.turns),
-        ("greedy", OURS, ours.turns, greedy, ours.turns),
-        ("random", OURS, ours.turns, random, ours.turns),
-    )
-
-    def values(sent: Sent, at: np.ndarray) -> dict[grades.Key, float]:
-        keys = [one.corpus.keys[row] for row in np.flatnonzero(at)]
-        return dict(zip(keys, np.nan_to_num(one.grades(sent))[at].tolist(), strict=True))
-
-    for minus, where, our_turns, other, turns in compared:
-        compare = statistics.paired_difference if our_turns is turns else statistics.unpaired_difference
-        rng = statistics.rng(one.corpus.profile.seed, "landing", one.name, "all", minus, where)
-        got = compare(values(ours, our_turns), values(other, turns), rng)
-        row = {"split": one.name, "learned minus": minus, "where": where}
-        yield {**row, **got.row(), "p": got.p}
-
-
-def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """AUC of both gates between turns that all markers fill and that none does."""
-    names, marks = one.corpus.names, one.corpus.marks
-    clear, filled = np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
-    for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
-        pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
-        row = {"split": one.name, "gate": gate, "measure": "AUC"}
-        yield row | statistics.cluster_auc(*pairs).row()
-
-
-def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """Measures of both rankings at the turns that have a fitting meme, and their differences."""
-    columns = [grades.MEASURES.index(name) for name in MEASURES]
-    ours, papers = (one.corpus.measure(s)[:, columns] for s in (one.found.scores, one.paper))
-    measured = {LEARNED: ours, PAPER: papers, f"{LEARNED} minus {PAPER}": ours - papers}
-    names = one.corpus.names[one.corpus.known].tolist()
-    for name, values in measured.items():
-        bounds = None if "minus" in name else statistics.SHARE
-        row = {"split": one.name, "what": name, "turns": len(names)}
-        yield row | statistics.mean_columns(MEASURES, values, names, bounds)
-
-
-def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """The tables of `landing.json`; empty where there is none, or without grades."""
-    try:
-        found = run.load_json(TABLES)
-    except StageMissing:
-        return {}
-    return found if found["placed"] else {}

@@ -46,8 +46,8 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         store = run.recordings(stage) if backend.recordable else None
         if store is not None:
             stack.enter_context(store.writing())
-        # Judges measure a data set that is there without them: a run can go on without their answers.
-        strict = run.strict or role != "judge"
+        # A run can go on without judges, who measure what is there without them, and without one strategy.
+        strict = run.strict or role not in ("judge", "chooser")
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         usage, counts = run.counted.setdefault(name, Usage()), run.folder / "usage" / f"{name}.json"
         chat = Chat(backend, store, run.profile.models.mode, at_once, caps, strict, usage)

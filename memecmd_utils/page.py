@@ -33,7 +33,7 @@ SIDE = 240
 TALL = 1000
 """CSS pixels from which on a figure folds."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
-UNGATED = ("random", retrieval.LEARNED)
+UNGATED = ("random", retrieval.LEARNED, retrieval.RERANKED)
 """Strategies that do not ask the paper's gate."""
 
 
@@ -197,7 +197,7 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
             },
             "placed": {
                 strategy: {
-                    p.turn: [p.meme_id, _rounded(p.score), said_of(p)]
+                    p.turn: [p.meme_id, _rounded(p.score), said_of(p), p.reason]
                     for p in mine if p.strategy == strategy
                 }
                 for strategy in strategies

@@ -77,7 +77,8 @@ class Explorer:
     def own(self) -> Knobs:
         """The profile's settings for the open dialogue, whose gate was fitted on the other half."""
         knobs, gate = self.profile.retrieval, self.calibrated[self.half[self.open_id]].gate
-        return Knobs(tuple(knobs.weights), gate, knobs.top_k, (*knobs.strategies, "greedy")[0])
+        paper = [name for name in knobs.strategies if name not in (retrieval.LEARNED, retrieval.RERANKED)]
+        return Knobs(tuple(knobs.weights), gate, knobs.top_k, (*paper, "greedy")[0])
 
     def fit(self, half: str, weights: tuple[float, ...], gate: Gate) -> retrieval.Calibration:
         """Scale and theta0 for a half under these weights, Delta and lambda, fitted on the kept others."""
@@ -185,7 +186,9 @@ class DialogueTab:
     def __init__(self, explorer: Explorer, memes: Mapping[str, Meme], pictures: Mapping[str, Path]) -> None:
         self.explorer, self.memes, self.pictures = explorer, memes, pictures
         names = {f"{name} · {item.dialogue.title}": name for name, item in explorer.items.items()}
-        words = {f"{named.label}: {named.does}": name for name, named in schemas.STRATEGIES.items()}
+        apart = (retrieval.LEARNED, retrieval.RERANKED)  # no knob moves them
+        shown = {name: words for name, words in schemas.STRATEGIES.items() if name not in apart}
+        words = {f"{named.label}: {named.does}": name for name, named in shown.items()}
         self.dialogue = widgets.Dropdown(options=names, description="dialogue", **WIDE)
         self.strategy = widgets.Dropdown(options=words, description="strategy", **WIDE)
         knobs, reach = explorer.profile.retrieval, 3.0

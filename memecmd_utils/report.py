@@ -17,12 +17,13 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, benchmark, evaluation, files, learned, release, schemas, statistics
+from memecmd_utils import annotation, benchmark, evaluation, files, release, schemas, statistics
 from memecmd_utils import grades as graded
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.studies import landing
 
 # --- The records of a run
 
@@ -102,7 +103,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
             **{name: made.get(name, []) for name in quoted},
         },
         "teaching": _teaching_levels(grades.get("greedy", {})),
-        "landing": learned.quoted(run),
+        "landing": landing.quoted(run),
     }
     files.write_json(run.report / "numbers.json", found)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
@@ -127,13 +128,17 @@ def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
 
 
 SHARES = (
-    "fits", "nobody", "both", "0 from both", "2 from both", "wanted and fits", "ungraded", "rate",
+    "fits", "lands", "nobody", "both", "ungraded", "rate",
     "follow-ups", "sign", "clear", "clearly opposite", "cannot tell", "sign if told",
 )  # fmt: skip
 """Columns that are printed as per cent."""
+LANDING = (
+    "memes", "ungraded", "fits", "lands", "mean grade", "specificity", "different", "repeats",
+    "right after another",
+)  # fmt: skip
 COARSE = (
-    "mean", "mean grade", "mean gap", "minus random", "ungraded as 0", "share of repeats", "share of turns",
-    "even share",
+    "mean", "mean grade", "mean gap", "minus random", "specificity", "ungraded as 0", "share of repeats",
+    "share of turns", "even share",
 )  # fmt: skip
 """Columns that are printed with two digits; other numbers have three."""
 
@@ -146,7 +151,7 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row)
     ends = [name for name in names if name in ("low", "high") or name.endswith((" low", " high"))]
-    of_differences = bool({"comparison", "minus", "learned minus"} & names.keys())
+    of_differences = bool({"comparison", "minus"} & names.keys())
 
     def cell(row: Mapping[str, Any], name: str) -> Any:
         value = row.get(name)
@@ -170,21 +175,22 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
 
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
-    studies, landing = numbers["studies"], numbers["landing"]
+    studies, landed = numbers["studies"], numbers["landing"]
     grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
     minus_random = {
         row["comparison"].split(" - ")[0]: row
         for row in numbers["effects"]
         if (row["effect"], row["metric"]) == ("choice", "grade")
     }
-    for row in landing.get("differences", ()):
-        if (row["split"], row["learned minus"]) == (numbers["profile"], "random"):
-            minus_random["learned"] = row
+    for row in landed.get("differences", ()):
+        of_random = row["minus"] == landing.RANDOM and row["who"] == row["where"]
+        if of_random and (row["split"], row["measure"]) == (numbers["profile"], "mean grade"):
+            minus_random.setdefault(row["who"], row)
     ends = {"minus random": "mean", "minus random low": "low", "minus random high": "high"}
     strategies = [
         {
             "strategy": schemas.STRATEGIES[row["strategy"]].label,
-            **{name: row[name] for name in ("memes", "fits", "nobody")},
+            **{name: row[name] for name in ("memes", "fits", "both", "nobody")},
             "mean grade": grades.get(row["strategy"]),
             **{name: minus_random.get(row["strategy"], {}).get(end) for name, end in ends.items()},
         }
@@ -196,10 +202,16 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
             [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
             ("effect", "metric", "comparison", "mean", "n", "dialogues", "p_holm"),
         ),
-        "learned": printed(landing.get("placed", ()), ("split", "way", "memes", "fits", "mean grade")),
-        "learned_minus": printed(
-            landing.get("differences", ()), ("split", "learned minus", "where", "mean", "dialogues", "p")
+        "landing": printed(landed.get("placed", ()), ("split", "where", "who", *LANDING)),
+        "landing_first": printed(_first_landing(landed.get("placed", ())), ("who", "where", *LANDING)),
+        "landing_minus": printed(
+            landed.get("differences", ()),
+            ("split", "where", "who", "minus", "measure", "mean", "dialogues", "p"),
         ),
+        "landing_ranking": printed(
+            landed.get("ranking", ()), ("split", "what", "turns", *landing.OF_RANKINGS)
+        ),
+        "landing_sending": printed(landed.get("sending", ())),
         "ablation": printed(
             [row for row in studies["ablation"] if row["measure"] == "nDCG@5"],
             ("embedder", "compares", "full", "rest", "difference"),
@@ -220,6 +232,14 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "table_1": _table_1(numbers["table_1"]),
     }
     return {name: table for name, table in found.items() if len(table)}
+
+
+def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the split that decides: each sender at its own turns, then all others at the turns of `reranked`."""
+    mine = [row for row in rows if row["split"] == rows[0]["split"] and row["where"] != landing.ALL]
+    own = [row for row in mine if row["who"] == row["where"]]
+    first = own[0]["where"] if own else ""
+    return own + [row for row in mine if row["where"] == first != row["who"]]
 
 
 def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -245,7 +265,7 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
     `greedy` and `sampling` are compared with random ones at the same turns, in `timing` random memes at the
     gate's turns with others.
     """
-    truth, studies, landing = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
+    truth, studies, landed = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
     effects: dict[str, Any] = {}
     for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
         name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
@@ -263,10 +283,11 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "agreement": _by(truth.get("agreement", ()), "what"),
         "senders": _by(truth.get("timing", ()), "who"),
         "retrieval": truth.get("retrieval", []),
-        "placed": _by(landing.get("placed", ()), "split", "way"),
-        "learned": _by(landing.get("differences", ()), "split", "learned minus", "where"),
-        "gate": _by(landing.get("gate", ()), "split", "gate"),
-        "ranking": _by(landing.get("ranking", ()), "split", "what"),
+        "placed": _by(landed.get("placed", ()), "split", "where", "who"),
+        "minus": _by(landed.get("differences", ()), "split", "where", "who", "minus", "measure"),
+        "sending": _by(landed.get("sending", ()), "split", "who"),
+        "gate": _by(landed.get("gate", ()), "split", "gate"),
+        "ranking": _by(landed.get("ranking", ()), "split", "what"),
         "ablation": _by(ndcg, "embedder", "compares"),
         "forms": _by(studies.get("threshold", ()), "form"),
         "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
@@ -358,6 +379,7 @@ STRATEGIES = {
     "random": (ORANGE, "^"),
     "random_same_turns": (PURPLE, "D"),
     "learned": (RED, "P"),
+    "reranked": ("black", "*"),
 }
 """Colour and marker of each strategy."""
 
@@ -510,7 +532,7 @@ def refresh(run: str = "example") -> list[Path]:
 def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The best of the package's own systems, with the paper's score and random, in every split."""
     own = [row for row in rows if row["kind"] == "package"]
-    splits = sorted({row["split"] for row in own}, key=lambda name: (name != graded.UNTOUCHED, name))
+    splits = list(dict.fromkeys(row["split"] for row in own))[::-1]
     best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
     return printed(best, ("split", "system", "R@1", "nDCG@5", "difference", "p Holm"))
 

@@ -6,24 +6,32 @@ none. Of a meme it reads caption and picture note (or annotation, or sees the pi
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from memecmd_utils import retrieval, statistics
+from memecmd_utils.files import data_url, paths
+from memecmd_utils.grades import EXAMPLE, UNTOUCHED, Split
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.authored import MissingText
+from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import Answer, Image, Message, Reply, Request, Sampling, UnusableReply
-from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue
+from memecmd_utils.llm.messages import Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.retrieval import RERANKED, Gate, MemeIndex, ScoredDialogue
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Choice, ChoiceReply, Meme
 from memecmd_utils.settings import Profile
 
+SMALL = "reranked, small model"
+"""The small local model, which chooses beside the authored choices of the example."""
 PROMPTS = ("choice_system", "choice", "choice_option")
 HISTORY_TURNS, MAX_CHARS = 17, 500
-"""Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters of
-one of them: chats from elsewhere may be longer."""
+"""Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters
+of one of them: chats from elsewhere may be longer."""
+FIRST = 6
+"""Dialogues of each kind of the example, by id, on which the small local model chose."""
 SPARE = 100
 """Memes that are ranked beside the K, to stand in for those that the chat has had: no meme comes twice."""
 
@@ -57,7 +65,13 @@ class Chooser:
         image: Callable[[Meme], str] | None = None,
     ) -> None:
         """`image` (meme -> data URL) is for a model that sees."""
-        self.chat, self.profile, self.ids, self.memes, self.image = chat, profile, index.meme_ids, memes, image
+        self.chat, self.profile, self.ids, self.memes, self.image = (
+            chat,
+            profile,
+            index.meme_ids,
+            memes,
+            image,
+        )
         self.annotations = {annotation.meme_id: annotation for annotation in annotations}
 
     def request(self, ranked: RankedChat, row: int, sent: Mapping[int, str]) -> Request:
@@ -100,7 +114,7 @@ class Chooser:
             s_plus=said.s_plus, emotion=said.emotion, motivation=said.motivation,
         )  # fmt: skip
 
-    def choose(self, chats: Sequence[RankedChat]) -> list[list[Choice]]:
+    def choose(self, chats: Sequence[RankedChat]) -> list[Choice]:
         """The choices at all turns of all chats: chats side by side, each turn after the one before it."""
 
         async def one(ranked: RankedChat) -> list[Choice]:
@@ -114,7 +128,8 @@ class Chooser:
             return made
 
         with Progress(self.chat, sum(len(ranked.turns) for ranked in chats), "choices", "turn") as bar:
-            return llm_chat.run(self.chat.side_by_side(one(ranked) for ranked in chats))
+            made = llm_chat.run(self.chat.side_by_side(one(ranked) for ranked in chats))
+        return [choice for of_chat in made for choice in of_chat]
 
     async def _choose_at(self, ranked: RankedChat, row: int, sent: Mapping[int, str]) -> Choice:
         """The choice at a turn; where the gate stays shut, or nothing is left to choose, nobody is asked."""
@@ -128,12 +143,9 @@ class Chooser:
         asked = self.request(ranked, row, sent)
         if not is_open or not asked.options:
             return Choice(source="computed", shown=0, **none, **about)
-        try:
-            answer = await self.chat.ask(asked, lambda reply: read_choice(reply, asked, self.profile))
-        except MissingText as error:
-            if self.chat.strict:
-                raise
-            answer = Answer(source=self.chat.backend.source, outcome="unrecorded", reason=str(error))
+        answer = await self.chat.ask(asked, lambda reply: read_choice(reply, asked, self.profile))
+        if answer.outcome == "rejected" and answer.source == "authored" and self.chat.strict:
+            raise MissingText(answer.reason)
         about |= {"source": answer.source, "shown": len(asked.options)}
         if answer.value is None:
             return Choice(unscored=f"{answer.outcome}: {answer.reason}", **none, **about)
@@ -151,9 +163,7 @@ def read_choice(reply: Reply, asked: Request, profile: Profile) -> ChoiceReply:
     return value
 
 
-def rank_chats(
-    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile
-) -> list[RankedChat]:
+def rank_chats(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[RankedChat]:
     """Dialogues with the memes that come into question: the best of the paper's score at every turn."""
     knobs = profile.retrieval
     gates = retrieval.traces(scored, retrieval.calibrate(scored, profile)) if knobs.rerank_memory else {}
@@ -162,8 +172,71 @@ def rank_chats(
         dialogue = item.dialogue
         names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
         lines = [(names[turn.speaker], turn.text) for turn in dialogue.turns]
-        found = retrieval.top_k(index, item.queries, knobs.weights, knobs.rerank_k + SPARE)
+        found = retrieval.top_k(index, item.queries, knobs.weights, depth(profile))
         calibration, gate_scores, _ = gates.get(dialogue.dialogue_id, (None, item.top1, None))
         gate = calibration and calibration.gate
         chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, found.memes, gate_scores, gate))
     return chats
+
+
+def choose_memes(
+    run: Run,
+    scored: Sequence[ScoredDialogue],
+    index: MemeIndex,
+    memes: Mapping[str, Meme],
+    annotations: Sequence[Annotation],
+) -> list[Choice]:
+    """A choice for every turn of a run's dialogues; none where the profile has no strategy `reranked`.
+
+    Says how many turns have no usable answer, which then get no meme.
+    """
+    if RERANKED not in run.profile.retrieval.strategies:
+        return []
+    with run.chat("chooser", "choice") as chat:
+        chooser = Chooser(chat, run.profile, index, memes, annotations, pictures(run, run))
+        made = chooser.choose(rank_chats(scored, index, run.profile))
+    if lacking := [choice.unscored for choice in made if choice.unscored]:
+        print(f"{len(lacking)} of {len(made)} turns get no meme by {RERANKED}: {lacking[0]}")
+    return made
+
+
+def pictures(run: Run, asking: Run) -> Callable[[Meme], str] | None:
+    """What gives the picture of a run's meme as a data URL, where the model of `asking` sees."""
+    if asking.profile.models.llm != "openai" or not asking.endpoint("chooser").vision:
+        return None
+    return lambda meme: data_url(run.read(meme.file).read_bytes())
+
+
+def depth(profile: Profile) -> int:
+    """How many memes of a turn are ranked."""
+    return profile.retrieval.rerank_k + SPARE
+
+
+def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
+    """The choices on a split by who chose: those of the run, and on untouched tests the authored ones.
+
+    Beside authored ones stand those of the small local model, as far as they are on record: of all turns of
+    the last test, and of the first dialogues of the example (`RERANKING_PLAN.md`).
+    """
+    profile, folder = run.profile, paths.example / split.name
+    own = folder if split.name in UNTOUCHED else None
+    found = {RERANKED: run.load(Choice)} if not own and RERANKED in profile.retrieval.strategies else {}
+    if profile.models.llm != "authored":
+        return found
+    encode = replace(run, profile=profile.replace(mode="auto")).embedder().encode
+    index = retrieval.index_library(split.annotations, encode, profile)
+    chats = rank_chats(retrieval.score_dialogues(split.dialogues, index, encode, profile), index, profile)
+
+    def by(chat: Chat, chats: Sequence[RankedChat]) -> list[Choice]:
+        return Chooser(chat, profile, index, split.memes, split.annotations).choose(chats)
+
+    if own and (own / "choices.jsonl").is_file():
+        found[RERANKED] = by(Chat(AuthoredBackend(texts(own)), strict=run.strict), chats)
+    if split.name in (EXAMPLE, UNTOUCHED[-1]):
+        kinds = [[c for c in chats if c.name.startswith(kind)] for kind in ("news", "role")]
+        first = [chat for of_kind in kinds for chat in sorted(of_kind)[: None if own else FIRST]]
+        with replace(run, profile=profile.replace(llm="local", mode="recorded")).chat(
+            "chooser", "choice_small"
+        ) as chat:
+            found[SMALL] = by(chat, first)
+    return found

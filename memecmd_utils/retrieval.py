@@ -18,7 +18,7 @@ import numpy as np
 
 from memecmd_utils import drawing, files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
-from memecmd_utils.schemas import KINDS, Annotation, Candidate, Dialogue, Placement
+from memecmd_utils.schemas import KINDS, Annotation, Candidate, Choice, Dialogue, Placement
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ ASKED = [0, 0, 1, 2]
 COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
-LEARNED = "learned"
-"""The strategy that goes by weights fitted on graded memes (`learned.py`)."""
+LEARNED, RERANKED = "learned", "reranked"
+"""The strategies that go by weights fitted on graded memes (`learned.py`) and by a model's choice among the
+best memes (`reranking.py`)."""
 NOISE = 1e-5
 """Distance from the mean below which a unit row has no direction: float32 vectors do not say more."""
 EXTRA, ROUNDING, TURNS_AT_ONCE = 16, 1e-3, 1024
@@ -510,25 +511,37 @@ def place(
     index: MemeIndex,
     profile: Profile,
     by_learned: Sequence[ScoredDialogue] = (),
+    choices: Sequence[Choice] = (),
 ) -> list[Placement]:
     """Place memes in all dialogues under every strategy of the profile, at turns 2..T.
 
-    `by_learned` is what `learned.score_dialogues` made of the same dialogues; without it nothing is placed by
-    `learned`. Its promise goes through the same gate, with `learned_penalty`.
+    `by_learned` is what `learned.score_by_learned` made of the same dialogues; without it nothing is placed
+    by `learned`. Its promise goes through the same gate, with `learned_penalty`. `choices` are those of
+    `reranking.choose_memes`, which ask no gate.
     """
     knobs, gates = profile.retrieval, traces(scored, calibrate(scored, profile))
     own = calibrate(by_learned, profile, knobs.learned_penalty) if by_learned else {}
     learned_gates, learned_items = traces(by_learned, own), {i.dialogue.dialogue_id: i for i in by_learned}
+    chosen = {(c.dialogue_id, c.turn): c for c in choices if c.meme_id}
+    place_of = {meme: place for place, meme in enumerate(index.meme_ids)}
     out: list[Placement] = []
     for item in scored:
         name, speakers = item.dialogue.dialogue_id, {t.turn: t.speaker for t in item.dialogue.turns}
         for strategy in knobs.strategies:
-            is_learned, decided = strategy == LEARNED, strategy != "random"  # Random asks no gate
+            is_learned, decided = strategy == LEARNED, strategy not in ("random", RERANKED)
             if is_learned and not by_learned:
                 continue
             calibration, gate_scores, trace = (learned_gates if is_learned else gates)[name]
             ranking = (learned_items[name] if is_learned else item).ranking
-            for row, meme, rank in choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name):
+            reasons = {}
+            if strategy == RERANKED:
+                keys = enumerate((name, turn) for turn in item.turns)
+                mine = {row: chosen[key] for row, key in keys if key in chosen}
+                found = [(row, place_of[one.meme_id], None) for row, one in mine.items()]
+                reasons = {row: one.reason for row, one in mine.items()}
+            else:
+                found = choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name)
+            for row, meme, rank in found:
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(
                     Placement(
@@ -537,7 +550,7 @@ def place(
                         score=round(float(parts @ knobs.weights), 9) if np.isfinite(item.top1[row]) else None,
                         gate_score=float(gate_scores[row]) if decided else None,
                         threshold=float(trace.thresholds[row]) if decided else None,
-                        fold=calibration.fold if decided else "none",
+                        fold=calibration.fold if decided else "none", reason=reasons.get(row, ""),
                         source="computed", profile=profile.name, seed=profile.seed,
                     )
                 )  # fmt: skip
@@ -554,7 +567,7 @@ def closed_gate(
 
     `gates` are those of `calibrated_gates`.
     """
-    gated = set(profile.retrieval.strategies) - {"random", LEARNED}
+    gated = set(profile.retrieval.strategies) - {"random", LEARNED, RERANKED}
     if not gated or not candidates or any(placed.strategy in gated for placed in placements):
         return ""
     best = max(candidates, key=lambda candidate: candidate.score)

@@ -45,7 +45,7 @@ STAGES = {
     "03_dialogue_generation": Stage((), ("cold_starts.jsonl", "dialogues.jsonl", "scenarios.jsonl")),
     "04_retrieval": Stage(
         ("02_annotation", "03_dialogue_generation"),
-        ("candidates.parquet", "placements.parquet", "gates.json", "scores.npz"),
+        ("candidates.parquet", "choices.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
     "04b_learned_placement": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
@@ -74,6 +74,7 @@ RECORDS = {
     "ColdStart": "cold_starts.jsonl",
     "Dialogue": "dialogues.jsonl",
     "Candidate": "candidates.parquet",
+    "Choice": "choices.parquet",
     "Placement": "placements.parquet",
     "Rating": "ratings.parquet",
     "Consistency": "consistency.parquet",

@@ -33,7 +33,7 @@ STRATEGIES = {
     "random_same_turns": StrategyWords("Random, same turns", "any meme by lot, where the gate opens"),
     "random": StrategyWords("Random", "any meme at turns drawn by lot; asks no gate"),
     "learned": StrategyWords("Learned", "what learned placement ranks first, where it promises most"),
-    "reranked": StrategyWords("Reranked", "what a model that reads the chat picks from the paper's best, or none"),
+    "reranked": StrategyWords("Reranked", "what a model picks from the paper's best, or nothing"),
 }
 """The paper's strategies and ours by the name that records hold."""
 
@@ -262,6 +262,8 @@ class Placement(Record):
     """theta_t of Eq. 23 at this turn; None where no gate decided."""
     fold: str
     """Half of the dialogues that calibrated the gate for this one."""
+    reason: str = ""
+    """Why a model chose it (strategy `reranked`)."""
 
 
 class ChoiceReply(BaseModel):

@@ -24,16 +24,10 @@ def rng(seed: int, *names: str | int) -> np.random.Generator:
 
 
 MIN_CLUSTERS = 6
-"""Fewest dialogues with an interval, a p-value or the word "clearly". With five that all point one way an
-exact sign-flip test still gives p = 2 / 2^5 = 0.06; with six it can fall below 0.05, and from there on the
-simulated intervals hold (`reports/coverage.md`)."""
+"""Fewest dialogues with an interval, a p-value or the word "clearly": from there on the simulated intervals
+hold (`reports/coverage.md`)."""
 TAIL = 0.025
 """Left out on either side of an interval: 95 % remain."""
-EXACT = 14
-"""Dialogues up to which a p-value counts all 2^n ways to flip signs; beyond, `FLIPS` random ones."""
-FLIPS = 9_999
-FLIPPED_AT_ONCE = 500_000
-"""Signs in memory at a time."""
 DIGITS = 9
 """Of means and ends of intervals where many are compared with 0: what lies beyond is rounding."""
 NOTHING = 1e-9
@@ -176,41 +170,42 @@ def interval(left_out: LeftOut, bounds: Bounds = None) -> tuple[np.ndarray, np.n
 
 def _reach(left_out: LeftOut, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many standard errors an interval reaches down and up: t, and more where dialogues are skewed."""
+    down, up = _skews(left_out)
+    return t + down * (2 * t**2 + 1), t + up * (2 * t**2 + 1)
+
+
+def _skews(left_out: LeftOut) -> tuple[np.ndarray, np.ndarray]:
+    """What the skewness of the dialogues adds to t on either side, in units of 2 t^2 + 1."""
     n = left_out.clusters
     parts = np.where(left_out.share > 0, left_out.parts - left_out.parts.sum(axis=0) / n, 0.0)
     spread = np.sqrt((parts**2).sum(axis=0) / (n - 1))
     skewness = n / (n - 1) / np.maximum(n - 2, 1) * (parts**3).sum(axis=0) / spread**3
-    more = skewness / np.sqrt(n) * (2 * t**2 + 1) / 6
-    return t + np.maximum(-more, 0), t + np.maximum(more, 0)
+    more = skewness / np.sqrt(n) / 6
+    return np.maximum(-more, 0), np.maximum(more, 0)
 
 
-def sign_flip_p(left_out: LeftOut, null: float, rng: np.random.Generator) -> np.ndarray:
-    """Two-sided p-values of 'the estimate is `null`', by flipping the signs of the dialogues' parts.
+def p_value(left_out: LeftOut) -> np.ndarray:
+    """Two-sided p of 'the estimate is 0': one minus the level whose `interval`, without bounds, ends at 0.
 
-    Exact for a mean of values that lie evenly around `null`, whatever the sizes of the dialogues. All ways to
-    flip are counted up to `EXACT` dialogues, so p is never below what their number allows; else random ones.
+    So p is below 0.05 where the 95 % interval leaves 0 out, and nowhere else.
     """
-    parts = left_out.parts + (left_out.value - null) * left_out.share
-    n, seen = len(parts), np.abs(parts.sum(axis=0)) - NOTHING * np.abs(parts).sum(axis=0)
-    flips = 2**n if n <= EXACT else FLIPS
-    reached = np.zeros(left_out.value.shape)
-    step = max(1, FLIPPED_AT_ONCE // max(1, n))
-    for start in range(0, flips, step):
-        number = np.arange(start, min(start + step, flips))
-        minus = number[:, None] >> np.arange(n) & 1 if n <= EXACT else rng.integers(2, size=(len(number), n))
-        reached += (np.abs(np.tensordot(1.0 - 2 * minus, parts, axes=1)) >= seen).sum(axis=0)
-    p = reached / flips if n <= EXACT else (reached + 1) / (flips + 1)
-    known = (left_out.clusters >= MIN_CLUSTERS) & np.isfinite(parts).all(axis=0)
-    return np.where(known, p, np.nan)
+    from scipy.special import stdtr
+
+    value, n = left_out.value, left_out.clusters
+    with np.errstate(invalid="ignore", divide="ignore"):
+        distance = np.abs(value) / np.sqrt((n - 1) / n * (left_out.gaps**2).sum(axis=0))
+        skew = np.where(value > 0, *_skews(left_out))
+        # distance = t + skew (2 t^2 + 1), solved for t
+        root = np.sqrt(np.maximum(1 + 8 * skew * (distance - skew), 0))
+        t = np.where(skew > NOTHING, (root - 1) / (4 * skew), distance)
+        p = 2 * stdtr(np.maximum(1 / (left_out.share**2).sum(axis=0) - 1, 1), -np.maximum(t, 0))
+    return np.where(np.isfinite(interval(left_out)[0]), p, np.nan)
 
 
-def estimate(
-    left_out: LeftOut, n: int, bounds: Bounds = None, rng: np.random.Generator | None = None
-) -> Estimate:
-    """One estimate of `n` items with its interval and, given `rng`, the p-value of 0."""
+def estimate(left_out: LeftOut, n: int, bounds: Bounds = None) -> Estimate:
+    """One estimate of `n` items with its interval and, of a quantity without bounds, the p-value of 0."""
     low, high = interval(left_out, bounds)
-    p = None if rng is None else float(sign_flip_p(left_out, 0.0, rng))
-    p = None if p is None or np.isnan(p) else p
+    p = None if bounds or np.isnan(found := p_value(left_out)) else float(found)
     return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
 
 
@@ -258,16 +253,16 @@ Values = Mapping[tuple[Hashable, Hashable], float]
 """Values by (dialogue, turn)."""
 
 
-def paired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
+def paired_difference(a: Values, b: Values) -> Estimate:
     """Mean of a - b over the turns that both have, with a p-value."""
     keys = sorted(a.keys() & b.keys())
     if not keys:
         return EMPTY
     left_out = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
-    return estimate(left_out, len(keys), rng=rng)
+    return estimate(left_out, len(keys))
 
 
-def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estimate:
+def unpaired_difference(a: Values, b: Values) -> Estimate:
     """Difference of two means over different turns of the same dialogues, with a p-value."""
     if not a or not b:
         return EMPTY
@@ -276,7 +271,7 @@ def unpaired_difference(a: Values, b: Values, rng: np.random.Generator) -> Estim
     def mean_of(values: Values) -> LeftOut:
         return mean(np.fromiter(values.values(), float), [key[0] for key in values], names)
 
-    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b), rng=rng)
+    return estimate(mean_of(a).minus(mean_of(b)), len(a) + len(b))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -114,7 +114,7 @@ def test_dialogues_that_are_all_alike_give_no_interval(value) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 7])
 def test_too_few_dialogues_give_no_interval_and_no_p(n) -> None:
-    """Five of five alike have p = 2 / 32 > 0.05 in an exact test: below six nothing can be clear."""
+    """Below six nothing can be clear."""
     assert statistics.MIN_CLUSTERS == 6
     known, generator = n >= 6, rng()
     a = {(f"d{i}", t): 2.0 + generator.normal() for i in range(n) for t in range(3)}
@@ -122,7 +122,7 @@ def test_too_few_dialogues_give_no_interval_and_no_p(n) -> None:
     scores, others = ([(key[0], value) for key, value in side.items()] for side in (a, b))
     clusters = [key[0] for key in a]
     pairs = [(int(x > 2), int(y > 0)) for x, y in zip(a.values(), b.values(), strict=True)]
-    tested = (statistics.paired_difference(a, b, rng()), statistics.unpaired_difference(a, b, rng()))
+    tested = (statistics.paired_difference(a, b), statistics.unpaired_difference(a, b))
     found = (
         *tested,
         statistics.cluster_auc(scores, others),
@@ -132,7 +132,6 @@ def test_too_few_dialogues_give_no_interval_and_no_p(n) -> None:
     )
     assert all(np.isfinite(item.low) == np.isfinite(item.high) == known for item in found)
     assert all((item.p is not None) == known for item in tested)
-    assert all(item.p >= 2 / 2**n for item in tested if known)
     assert {item.clusters for item in found} == {n}
 
 
@@ -143,7 +142,7 @@ def test_paired_difference_uses_shared_turns_only() -> None:
     """Shared keys (a, 2), (a, 3), (b, 2): differences 1, 3, 2, mean 2. The others do not enter."""
     a = {("a", 2): 5.0, ("a", 3): 8.0, ("b", 2): 4.0, ("c", 2): 1000.0}
     b = {("a", 2): 4.0, ("a", 3): 5.0, ("b", 2): 2.0, ("b", 9): -1000.0}
-    got = statistics.paired_difference(a, b, rng())
+    got = statistics.paired_difference(a, b)
     assert (got.mean, got.n, got.clusters) == (2, 3, 2)
 
 
@@ -151,37 +150,29 @@ def test_unpaired_difference_by_hand() -> None:
     """a: dialogue x 1, 2, dialogue y 6, mean 3; b: x 1, y 2, 3, mean 2; difference 1."""
     a = {("x", 2): 1.0, ("x", 3): 2.0, ("y", 2): 6.0}
     b = {("x", 5): 1.0, ("y", 6): 2.0, ("y", 7): 3.0}
-    got = statistics.unpaired_difference(a, b, rng())
+    got = statistics.unpaired_difference(a, b)
     assert (got.mean, got.n, got.clusters) == (1, 6, 2)
 
 
-@pytest.mark.parametrize("n", [6, 9, 14])
-def test_p_counts_every_way_to_flip_signs(n) -> None:
-    """All dialogues alike in sign: of 2^n ways only both extreme ones reach as far."""
-    ones = {(i, 2): 1.0 + i / 10 for i in range(n)}
-    zeros = dict.fromkeys(ones, 0.0)
-    for a, b in ((ones, zeros), (zeros, ones)):
-        assert statistics.paired_difference(a, b, rng()).p == 2 / 2**n
-    assert statistics.paired_difference(zeros, zeros, rng()).p == 1
+def test_p_is_below_five_percent_where_the_interval_leaves_zero_out_and_nowhere_else() -> None:
+    """Even and skewed dialogues, effects of all sizes: one method gives interval and p."""
+    generator, sides = rng(), set()
+    for _ in range(300):
+        n, shift = int(generator.integers(6, 30)), generator.normal()
+        values = shift + generator.exponential(size=n) * generator.choice([-1.0, 1.0])
+        a = {(i, 2): float(value) for i, value in enumerate(values)}
+        got = statistics.paired_difference(a, dict.fromkeys(a, 0.0))
+        assert (got.p < 0.05) == (got.low > 0 or got.high < 0)
+        sides.add((got.p < 0.05, got.mean > 0))
+    assert len(sides) == 4
 
 
 def test_p_by_hand() -> None:
-    """Differences 3, 1, 1, 1, 1, -1: sum 6. Of 64 signs the sum is 6 or more where at most one of the ones is
-    turned (1 + 5 ways), and as often -6 or less: 12 / 64. Two values a dialogue change nothing."""
-    gaps = [3.0, 1.0, 1.0, 1.0, 1.0, -1.0]
-    a = {(i, t): gap for i, gap in enumerate(gaps) for t in range(2)}
-    assert statistics.paired_difference(a, dict.fromkeys(a, 0.0), rng()).p == 12 / 64
-
-
-def test_many_dialogues_flip_signs_at_random_and_the_same_ones_for_the_same_seed() -> None:
-    values, names = clustered(2, 40, 4, 1.0, 1.0)
-    a = by_turn(values + 0.3, names)
-    found = [statistics.paired_difference(a, dict.fromkeys(a, 0.0), rng(seed)).p for seed in (1, 1, 2)]
-    assert found[0] == found[1] and found[0] == pytest.approx(found[2], abs=0.02)
-    means = (values + 0.3).reshape(40, 4).mean(axis=1)
-    assert found[0] == pytest.approx(scipy.stats.ttest_1samp(means, 0).pvalue, abs=0.02)
-    far = statistics.paired_difference(by_turn(values + 9, names), dict.fromkeys(a, 0.0), rng())
-    assert far.p == 1 / (statistics.FLIPS + 1)
+    """Dialogues that lie evenly around their mean, one value each: the t-test of their means."""
+    values = np.array([-0.5, 0.1, 0.3, 0.5, 0.7, 0.9, 1.5])
+    a = {(i, t): value for i, value in enumerate(values) for t in range(2)}
+    got = statistics.paired_difference(a, dict.fromkeys(a, 0.0))
+    assert got.p == pytest.approx(scipy.stats.ttest_1samp(values, 0).pvalue)
 
 
 def test_holm_by_hand() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import files, learned, models, retrieval
+from memecmd_utils import files, learned, models, reranking, retrieval
 from memecmd_utils.chats import messages, readers
 from memecmd_utils.chats.files import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.library import Library, asking_run, learned_library, library_run, open_library
@@ -20,6 +20,7 @@ from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn
 from memecmd_utils.chats.readers import Export, counted
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Strategy
 
 WRITTEN = "written.json"
@@ -37,6 +38,8 @@ class Insertion(NamedTuple):
     threshold: float | None
     measure: str = "T"
     """What the score is called on the page."""
+    reason: str = ""
+    """Why a model chose it."""
 
     def columns(self, picture: Path, strategy: str) -> dict[str, Any]:
         """Values of `MEME_COLUMNS`."""
@@ -50,6 +53,8 @@ class Insertion(NamedTuple):
         lines = [f"{self.meme_id}, {self.measure} = {self.score:+.3f}"]
         if self.threshold is not None:
             lines.append(f"gate: {self.gate_score:+.2f} > {self.threshold:+.2f}")
+        if self.reason:
+            lines.append(self.reason)
         return [*lines, f"Ψ {self.turn.summary.motivation}"]
 
 
@@ -64,8 +69,9 @@ def insert_file(
 ) -> str:
     """Put memes into the chats of `source`, write `target` and say how it went (`make insert-memes`).
 
-    The library, embedder, weights and gate are those of the finished run `run_name`, or else of the run that
-    `profile` and `settings` make; the summary agent is asked by `profile` and `settings`. `fields` names
+    The library, embedder and weights are those of the finished run `run_name`, or else of the run that
+    `profile` and `settings` make; its `wanted_rate` is met on the turns of the file. The summary agent, and
+    for `reranked` the model that chooses, are asked by `profile` and `settings`. `fields` names
     columns (`readers.parse_fields`). A turn from the second on whose file gives no S, E and Psi is summarised
     by the model of the profile, which is recorded and held to its caps; where it has none, `NoSummaryAgent`
     is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a file that
@@ -87,6 +93,8 @@ def insert_file(
     usd = models.spent(asking).total("usd") - before
     if strategy == retrieval.LEARNED:
         insertions = _learned_insertions(turns, learned_library(library, asking), run)
+    elif strategy == retrieval.RERANKED:
+        insertions = _reranked_insertions(export.chats, turns, library, asking)
     else:
         insertions = _insertions(export.chats, turns, library, strategy)
     position = run.profile.retrieval.meme_position
@@ -173,14 +181,16 @@ def _summarised(
 def _insertions(
     chats: Sequence[Conversation], turns: Sequence[list[SpokenTurn]], library: Library, strategy: str
 ) -> list[Insertion]:
-    """Memes by the strategy over the run's gate, in all chats (Eq. 22-25)."""
+    """Memes by the strategy in all chats (Eq. 22-25)."""
     profile, index, insertions = library.run.profile, library.index, []
-    gate, scale = library.gate()
-    for number, (chat, of_chat) in enumerate(zip(chats, turns, strict=True)):
-        of_chat = of_chat[1:]  # the first turn has nothing before it
-        if not of_chat:
-            continue
-        queries, ranking = library.rank([turn.summary for turn in of_chat])
+    # The first turn has nothing before it.
+    ranked = [library.rank([turn.summary for turn in of_chat[1:]]) for of_chat in turns]
+    top1 = [ranking.scores[:, 0] for _, ranking in ranked]
+    if not any(np.isfinite(scores).any() for scores in top1):
+        return []
+    gate, scale, _ = retrieval.fit_gate(top1, profile, "self", profile.retrieval.threshold_penalty)
+    for number, (chat, of_chat, (queries, ranking)) in enumerate(zip(chats, turns, ranked, strict=True)):
+        of_chat = of_chat[1:]
         gate_scores = scale.apply(ranking.scores[:, 0])
         trace = retrieval.simulate(gate_scores, gate)
         chosen = retrieval.choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, chat.name)
@@ -199,8 +209,7 @@ def _learned_insertions(
     turns: Sequence[list[SpokenTurn]], library: learned.LearnedLibrary, run: Run
 ) -> list[Insertion]:
     """Memes where learned placement promises most: scored by the gain to expect (0-4), gated by promise."""
-    placement, insertions = library.placement, []
-    threshold = placement.threshold(run.profile.retrieval.wanted_rate)
+    found = []
     for number, of_chat in enumerate(turns):
         known = [turn for turn in of_chat[1:] if turn.summary is not None]
         if not known:
@@ -208,11 +217,49 @@ def _learned_insertions(
         said = [turn.text[: messages.MAX_CHARS] for turn in of_chat]
         texts = [learned.turn_texts(said[: turn.turn - 1], turn.summary) for turn in known]
         speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn in known]
-        found = library.promises("", texts, [turn.turn for turn in known], speakers)
-        for turn, meme, gain, promise in zip(known, *found, strict=True):
-            if promise >= threshold:
-                numbers = (float(gain), float(promise), threshold)
-                insertions.append(Insertion(number, turn, library.meme_ids[meme], *numbers, "gain to expect"))
+        promises = library.promises("", texts, [turn.turn for turn in known], speakers)
+        found += [(number, *row) for row in zip(known, *promises, strict=True)]
+    rate = run.profile.retrieval.wanted_rate
+    threshold = float(np.quantile([promise for *_, promise in found], 1 - rate)) if found else 0.0
+    return [
+        Insertion(
+            number, turn, library.meme_ids[meme], float(gain), float(promise), threshold, "gain to expect"
+        )
+        for number, turn, meme, gain, promise in found
+        if promise >= threshold
+    ]  # fmt: skip
+
+
+def _reranked_insertions(
+    chats: Sequence[Conversation], turns: Sequence[list[SpokenTurn]], library: Library, asking: Run
+) -> list[Insertion]:
+    """Memes that the model of `asking` chooses among the best of the run's library."""
+    if asking.profile.models.llm == "authored":
+        raise messages.NoSummaryAgent(
+            f"strategy {retrieval.RERANKED} asks a model at every turn, and profile "
+            f"{asking.profile.name!r} has none: PROFILE=local RUN={library.run.name} after `make local-llm`, "
+            f"or PROFILE=openai RUN={library.run.name} with a key"
+        )
+    weights, ranked, rows = library.run.profile.retrieval.weights, [], []
+    for number, (chat, of_chat) in enumerate(zip(chats, turns, strict=True)):
+        known = [turn for turn in of_chat[1:] if turn.summary is not None]
+        found = library.rank([turn.summary for turn in known], reranking.depth(asking.profile))
+        lines, names = [(turn.speaker, turn.text) for turn in of_chat], [turn.turn for turn in known]
+        ranked.append(reranking.RankedChat(chat.name, lines, names, found[1].memes, found[1].scores[:, 0]))
+        rows += [(number, turn, query) for turn, query in zip(known, found[0], strict=True)]
+    image = reranking.pictures(library.run, asking)
+    annotations = library.run.load(Annotation)
+    with asking.chat("chooser", "own_chats_choice") as chat:
+        chooser = reranking.Chooser(chat, asking.profile, library.index, library.memes, annotations, image)
+        choices = chooser.choose(ranked)
+    insertions = []
+    for (number, turn, query), choice in zip(rows, choices, strict=True):
+        if choice.meme_id:
+            place = np.array([[library.index.meme_ids.index(choice.meme_id)]])
+            score = float(retrieval.pair_components(library.index, query[None], place)[0, 0] @ weights)
+            insertions.append(
+                Insertion(number, turn, choice.meme_id, score, None, None, reason=choice.reason)
+            )
     return insertions
 
 

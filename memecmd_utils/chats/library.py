@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from memecmd_utils import files, learned, retrieval
 from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
 from memecmd_utils.llm.messages import EndpointError
-from memecmd_utils.retrieval import QUERY_FIELDS, Encode, Gate, MemeIndex, Ranking, ScoreScale
+from memecmd_utils.retrieval import QUERY_FIELDS, Encode, MemeIndex, Ranking
 from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
 from memecmd_utils.settings import load_profile, parse_settings, run_name
@@ -95,19 +94,14 @@ class Library:
             parts.append(retrieval.centre(vectors, self.query_means[field]) if self.query_means else vectors)
         return retrieval.build_queries(parts)
 
-    def rank(self, summaries: Sequence[SummaryReply | None]) -> tuple[np.ndarray, Ranking]:
-        """Queries [n, 3, dim] and the top K; without a summary zero queries and scores of -inf."""
+    def rank(
+        self, summaries: Sequence[SummaryReply | None], k: int | None = None
+    ) -> tuple[np.ndarray, Ranking]:
+        """Queries [n, 3, dim] and the top K (by default the run's); without a summary zeros and -inf."""
         knobs, known = self.run.profile.retrieval, [s for s in summaries if s is not None]
         found = self.queries(known) if known else np.zeros((0, 3, self.index.dim), dtype=np.float32)
         queries = retrieval.at_all_turns(found, np.array([s is not None for s in summaries], dtype=bool))
-        return queries, retrieval.top_k(self.index, queries, knobs.weights, knobs.top_k)
-
-    def gate(self) -> tuple[Gate, ScoreScale]:
-        """The run's gate for a chat that is in neither half: the mean of the gates of the two halves."""
-        gates = self.run.load_json("gates.json")
-        mean = pd.DataFrame(list(gates.values())).mean(numeric_only=True)
-        gate = Gate(mean["theta0"], mean["penalty"], mean["decay"])
-        return gate, ScoreScale(mean["score_mean"], mean["score_std"])
+        return queries, retrieval.top_k(self.index, queries, knobs.weights, k or knobs.top_k)
 
 
 def open_library(run: Run, asking: Run) -> Library:

@@ -32,21 +32,24 @@ class AuthoredBackend(Backend):
     async def complete(self, request: Request) -> Reply:
         """Return the authored text; `MissingText` says how to go live.
 
-        An authored choice names its meme, and is given as the number that the meme has in this prompt.
+        An authored choice names its meme, and is given as the number that the meme has in this prompt; where
+        it is none of the candidates, the reply is `rejected`.
         """
-        try:
-            text = self._texts[request.task, request.subject]
-            if request.task == "choice":
-                row = json.loads(text)
-                number = 1 + request.options.index(row["meme_id"]) if row["meme_id"] else 0
-                text = files.dumps({"reason": row["reason"], "number": number})
-            return Reply(text=text)
-        except (KeyError, ValueError):
-            raise MissingText(
-                f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
-                "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
-                "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
-            ) from None
+        missing = (
+            f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
+            "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
+            "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+        )
+        text = self._texts.get((request.task, request.subject))
+        if request.task == "choice":
+            row = json.loads(text or '{"meme_id": null}')
+            numbers = {meme: number for number, meme in enumerate(["", *request.options])}
+            if row["meme_id"] not in numbers:
+                return Reply(text=missing, finish_reason="rejected")
+            text = files.dumps({"reason": row["reason"], "number": numbers[row["meme_id"]]})
+        if text is None:
+            raise MissingText(missing)
+        return Reply(text=text)
 
 
 def load_news() -> list[NewsItem]:

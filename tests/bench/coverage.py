@@ -40,7 +40,7 @@ intervals over ten dialogues are too wide rather than too narrow.
 P_HEAD = """
 ## How often p is 0.05 or less though there is no effect
 
-The worlds without an effect. Signs are flipped for whole dialogues, in all 2^n ways up to {exact} dialogues.
+The worlds without an effect. p is one minus the level of the interval that ends at 0.
 
 | estimate | ICC | sizes | {sizes} |
 |---|---:|---|{lines}
@@ -83,15 +83,13 @@ def main(target: Path) -> None:
         cells = [cell(held, given) for held, given, _ in found]
         cells.append("" if np.isnan(before) else f"{100 * before:.1f}")
         rows.append(f"{name} {' | '.join(cells)} |")
-        if world.null is not None:
+        if world.null:
             small = ["–" if np.isnan(p) else f"{100 * p:.1f}" for _, _, p in found]
             tests.append(f"{name} {' | '.join(small)} |")
         print(rows[-1], flush=True)
     sizes = {"sizes": " | ".join(map(str, SIZES)), "lines": "---:|" * len(SIZES)}
     head = HEAD.format(replications=REPLICATIONS, auc=OF_AUC, least=statistics.MIN_CLUSTERS, **sizes)
-    text = "\n".join(
-        [head + "\n".join(rows), P_HEAD.format(exact=statistics.EXACT, **sizes) + "\n".join(tests)]
-    )
+    text = "\n".join([head + "\n".join(rows), P_HEAD.format(**sizes) + "\n".join(tests)])
     target.write_text(text + "\n", encoding="utf-8")
 
 

@@ -155,8 +155,8 @@ class World:
     icc: float
     sizes: str = "gate"
     ends: tuple[float, float] | None = None
-    null: float | None = None
-    """The value of no effect, where this world has none: p-values are looked at."""
+    null: bool = False
+    """Whether this world has no effect: p-values are looked at."""
 
     def coverage(self, n: int, replications: int, seed: int = 1) -> tuple[float, float, float]:
         """How often 95 % intervals over `n` dialogues hold the truth, how often there is one, and p <= 0.05.
@@ -169,8 +169,8 @@ class World:
         given = np.isfinite(low)
         held = ((low - 1e-9 <= truth) & (truth <= high + 1e-9))[given]
         p = np.full(replications, np.nan)
-        if self.null is not None:
-            p = statistics.sign_flip_p(found, self.null, np.random.default_rng(seed + 1))
+        if self.null:
+            p = statistics.p_value(found)
         small = np.mean(p <= 0.05) if np.isfinite(p).any() else np.nan
         return float(held.mean()) if given.any() else np.nan, float(given.mean()), float(small)
 
@@ -194,13 +194,13 @@ def worlds() -> list[World]:
     found += [World("share, 30%", of(mean, "30% hits"), 0.5, ends=SHARE)]
     found += [World("share, 30%", of(mean, "30% hits"), 0.3, "wild", SHARE)]
     for icc, sizes in ((0.0, "gate"), (0.3, "gate"), (0.3, "wild")):
-        found += [World("paired difference, normal", of(paired, *["normal"] * 2), icc, sizes, null=0.0)]
-        found += [World("paired difference, graded", of(paired, *[rare] * 2), icc, sizes, null=0.0)]
+        found += [World("paired difference, normal", of(paired, *["normal"] * 2), icc, sizes, null=True)]
+        found += [World("paired difference, graded", of(paired, *[rare] * 2), icc, sizes, null=True)]
     found += [World("paired difference, +0.2", of(paired, some, rare), icc) for icc in (0.0, 0.3, 0.5)]
     for icc, sizes in ((0.3, "gate"), (0.3, "wild")):
-        found += [World("difference of other turns", of(unpaired, rare), icc, sizes, null=0.0)]
-        found += [World("difference of other turns, normal", of(unpaired, "normal"), icc, sizes, null=0.0)]
-    found += [World("AUC 0.5", of(auc, 0.0), icc, ends=SHARE, null=0.5) for icc in (0.0, 0.3)]
+        found += [World("difference of other turns", of(unpaired, rare), icc, sizes, null=True)]
+        found += [World("difference of other turns, normal", of(unpaired, "normal"), icc, sizes, null=True)]
+    found += [World("AUC 0.5", of(auc, 0.0), icc, ends=SHARE) for icc in (0.0, 0.3)]
     found += [World("AUC 0.5, five levels", of(auc, 0.0, 5, 4), 0.3, "wild", SHARE, 0.5)]
     found += [World("AUC 0.7, five levels", of(auc, 0.7, 5), 0.3, ends=SHARE)]
     found += [World("AUC 0.7, four of each", of(auc, 0.7, 5, 4), 0.5, "wild", SHARE)]
