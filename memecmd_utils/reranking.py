@@ -218,25 +218,23 @@ def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
     Beside authored ones stand those of the small local model, as far as they are on record: of all turns of
     the last test, and of the first dialogues of the example (`RERANKING_PLAN.md`).
     """
-    profile, folder = run.profile, paths.example / split.name
-    own = folder if split.name in UNTOUCHED else None
+    profile, own = run.profile, None if split.name not in UNTOUCHED else paths.example / split.name
     found = {RERANKED: run.load(Choice)} if not own and RERANKED in profile.retrieval.strategies else {}
-    if profile.models.llm != "authored":
-        return found
-    encode = replace(run, profile=profile.replace(mode="auto")).embedder().encode
-    index = retrieval.index_library(split.annotations, encode, profile)
-    chats = rank_chats(retrieval.score_dialogues(split.dialogues, index, encode, profile), index, profile)
+    if profile.models.llm == "authored" and split.name in (EXAMPLE, *UNTOUCHED):
+        encode = replace(run, profile=profile.replace(mode="auto")).embedder().encode
+        index = retrieval.index_library(split.annotations, encode, profile)
+        scored = retrieval.score_dialogues(split.dialogues, index, encode, profile)
+        chats = rank_chats(scored, index, profile)
 
-    def by(chat: Chat, chats: Sequence[RankedChat]) -> list[Choice]:
-        return Chooser(chat, profile, index, split.memes, split.annotations).choose(chats)
+        def by(chat: Chat, chats: Sequence[RankedChat]) -> list[Choice]:
+            return Chooser(chat, profile, index, split.memes, split.annotations).choose(chats)
 
-    if own and (own / "choices.jsonl").is_file():
-        found[RERANKED] = by(Chat(AuthoredBackend(texts(own)), strict=run.strict), chats)
-    if split.name in (EXAMPLE, UNTOUCHED[-1]):
-        kinds = [[c for c in chats if c.name.startswith(kind)] for kind in ("news", "role")]
-        first = [chat for of_kind in kinds for chat in sorted(of_kind)[: None if own else FIRST]]
-        with replace(run, profile=profile.replace(llm="local", mode="recorded")).chat(
-            "chooser", "choice_small"
-        ) as chat:
-            found[SMALL] = by(chat, first)
-    return found
+        if own:
+            found[RERANKED] = by(Chat(AuthoredBackend(texts(own)), strict=run.strict), chats)
+        if split.name != UNTOUCHED[0]:
+            kinds = [[c for c in chats if c.name.startswith(kind)] for kind in ("news", "role")]
+            first = [chat for of_kind in kinds for chat in of_kind[: None if own else FIRST]]
+            small = replace(run, profile=profile.replace(llm="local", mode="recorded"))
+            with small.chat("chooser", "choice_small") as chat:
+                found[SMALL] = by(chat, first)
+    return {who: choices for who, choices in found.items() if any(not c.unscored for c in choices)}

@@ -10,15 +10,14 @@ from types import SimpleNamespace
 import made_chats
 import made_up
 import numpy as np
-import pandas as pd
 import pytest
 
-from memecmd_utils import files, grades, learned, retrieval
-from memecmd_utils.files import StageOutputError, paths
-from memecmd_utils.grades import GroundTruth, Split
-from memecmd_utils.learned import Corpus, Graded, LearnedPlacement, PlacementError, PlacementModel
+from memecmd_utils import files, grades, learned
+from memecmd_utils.files import paths
+from memecmd_utils.grades import GroundTruth
+from memecmd_utils.learned import Corpus, LearnedPlacement, PlacementError, PlacementModel
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Dialogue, Grade
+from memecmd_utils.schemas import Dialogue
 
 DIMS, TURNS, MEMES = (6, 4), 5, 24
 NAMES = ("one", "two")
@@ -87,7 +86,7 @@ def placement(corpus: Corpus) -> LearnedPlacement:
 
 
 def model_of(weights: np.ndarray, inputs: int = 2) -> PlacementModel:
-    return PlacementModel(weights, np.zeros(inputs + 1), np.array([[0.0, 1.0], [0.0, 4.0]]))
+    return PlacementModel(weights, np.zeros(inputs + 1), np.array([[0.0, 1.0], [0.0, 4.0]]), {})
 
 
 # --- Applied
@@ -95,13 +94,18 @@ def model_of(weights: np.ndarray, inputs: int = 2) -> PlacementModel:
 
 def test_a_score_is_the_weighted_sum_of_all_cosines_less_its_mean(corpus: Corpus) -> None:
     weights = np.random.default_rng(1).normal(size=(2, 6, 6))
-    scores = model_of(weights).score(corpus.turns, corpus.meme_vectors)
+    scores = model_of(weights).score(corpus.turns, corpus.meme_vectors, corpus.meme_ids)
     expected = np.zeros((len(corpus.asked), MEMES))
     for e in range(2):
         for i in range(6):
             for j in range(6):
                 expected += weights[e, i, j] * (corpus.turns[e][:, i] @ corpus.meme_vectors[e][:, j].T)
     assert np.allclose(scores, expected - expected.mean(axis=1, keepdims=True), atol=1e-5)
+    liked = dataclasses.replace(model_of(weights), intercepts={corpus.meme_ids[3]: 24.0})
+    expected[:, 3] += 24
+    more = liked.score(corpus.turns, corpus.meme_vectors, corpus.meme_ids)
+    assert np.allclose(more, expected - expected.mean(axis=1, keepdims=True), atol=1e-5)
+    expected[:, 3] -= 24
     by_cosines = corpus.cosines @ weights.ravel()
     assert np.allclose(by_cosines, expected, atol=1e-5)
 
@@ -144,11 +148,13 @@ def test_the_gate_reads_five_texts_the_number_up_to_18_and_the_speaker() -> None
 
 def test_promise_is_the_chance_that_one_is_wanted_times_the_gain_to_expect() -> None:
     gate = np.array([0.0, 2.0, np.log(3)])  # P = 1 / (1 + e^-ln 3) = 3/4 where the input is 0
-    model = PlacementModel(np.zeros((1, 6, 6)), gate, np.array([[0.0, 2.0], [1.0, 3.0]]))
+    model = PlacementModel(np.zeros((1, 6, 6)), gate, np.array([[0.0, 2.0], [1.0, 3.0]]), {})
     assert model.wanted(np.zeros((1, 2))) == pytest.approx([0.75])
     assert model.expected_gain(np.array([-1.0, 0.5, 9.0])).tolist() == [1.0, 1.5, 3.0]
-    one, placement = [np.zeros((1, 6, 2))], LearnedPlacement(("e",), model, [], {}, [], np.empty(0))
-    assert placement.predict(["a chat"], one, one, np.zeros((1, 2))).promise == pytest.approx([0.75 * 1.0])
+    one, placement = [np.zeros((1, 6, 2))], LearnedPlacement(("e",), model, [], {}, [])
+    assert placement.predict(["a chat"], one, one, ["m"], np.zeros((1, 2))).promise == pytest.approx(
+        [0.75 * 1.0]
+    )
 
 
 def test_a_file_gives_back_what_was_saved_and_another_is_refused(placement, tmp_path: Path) -> None:
@@ -156,11 +162,11 @@ def test_a_file_gives_back_what_was_saved_and_another_is_refused(placement, tmp_
     placement.save(path)
     read = learned.load_placement(path)
     assert (read.embedders, read.fold_of) == (NAMES, placement.fold_of)
-    assert np.allclose(read.promises, placement.promises, atol=1e-5)
     for mine, theirs in zip((read.model, *read.folds), (placement.model, *placement.folds), strict=True):
         assert np.allclose(mine.weights, theirs.weights, atol=1e-5)
         assert np.allclose(mine.gate, theirs.gate, rtol=1e-6)
         assert np.allclose(mine.gains, theirs.gains, atol=1e-6)
+        assert mine.intercepts == pytest.approx(theirs.intercepts, abs=1e-5)
     values = json.loads(path.read_text(encoding="utf-8"))
     for broken in (
         "",
@@ -197,11 +203,15 @@ def test_every_dialogue_is_scored_by_the_model_that_did_not_see_it(corpus: Corpu
         rows = corpus.names == name
         turns = [part[rows] for part in corpus.turns]
         model = placement.folds[fold]
-        assert np.allclose(found.scores[rows], model.score(turns, corpus.meme_vectors), atol=1e-6)
+        assert np.allclose(
+            found.scores[rows], model.score(turns, corpus.meme_vectors, corpus.meme_ids), atol=1e-6
+        )
         assert np.allclose(found.wanted[rows], model.wanted(corpus.inputs[rows]), atol=1e-9)
-    new = placement.predict(["a chat"], [t[:1] for t in corpus.turns], corpus.meme_vectors, corpus.inputs[:1])
-    own = placement.model.score([t[:1] for t in corpus.turns], corpus.meme_vectors)
-    assert np.allclose(new.scores, own)
+    first, memes = [t[:1] for t in corpus.turns], (corpus.meme_vectors, corpus.meme_ids)
+    new = placement.predict(["a chat"], first, *memes, corpus.inputs[:1])
+    assert np.allclose(new.scores, placement.model.score(first, *memes))
+    alone = placement.chat_alone().predict(["a chat"], first, *memes, corpus.inputs[:1])
+    assert np.allclose(alone.scores, placement.chat_alone().model.score(first, *memes))
 
 
 def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path, monkeypatch) -> None:
@@ -270,7 +280,7 @@ def test_no_grade_and_no_mark_of_a_dialogue_has_a_part_in_what_is_said_of_it(cor
     other = learned.learn(changed(corpus, grades=given, marks=marks), NAMES)
     turns = [part[mine] for part in corpus.turns]
     before, after = (
-        p.predict(corpus.names[mine], turns, corpus.meme_vectors, corpus.inputs[mine])
+        p.predict(corpus.names[mine], turns, corpus.meme_vectors, corpus.meme_ids, corpus.inputs[mine])
         for p in (placement, other)
     )
     for a, b in zip(before, after, strict=True):
@@ -278,102 +288,23 @@ def test_no_grade_and_no_mark_of_a_dialogue_has_a_part_in_what_is_said_of_it(cor
     assert not np.array_equal(other.model.weights, placement.model.weights)
 
 
-# --- Measured
+def test_intercepts_are_shares_of_what_memes_gain_on_other_dialogues(corpus: Corpus, placement) -> None:
+    """Ungraded pairs gain nothing; of each fold the dialogues count that it was fitted on."""
+    gains = np.nan_to_num(corpus.gains)
+    for number, model in enumerate(placement.folds):
+        rows = np.array([placement.fold_of[name] != number for name in corpus.names])
+        mean = (gains[rows] - gains[rows].mean(axis=1, keepdims=True)).mean(axis=0)
+        found = np.array([model.intercepts[meme] for meme in corpus.meme_ids])
+        share = (found @ mean) / (mean @ mean)
+        assert np.allclose(found, share * mean, atol=1e-9)
+        assert any(share == pytest.approx(one, abs=1e-9) for one in learned.SHARES_OF_MEAN)
 
 
-@pytest.fixture(scope="module")
-def made(corpus: Corpus, placement) -> Graded:
-    """The paper's scores are noise, the graders' are what learned placement is fitted on."""
-    found = corpus.predict(placement)
-    paper = np.random.default_rng(5).random(corpus.gains.shape)
-    return Graded("untouched", corpus, found, paper)
-
-
-def test_what_learned_sends_fits_and_what_the_paper_sends_does_not(made: Graded, tmp_path: Path) -> None:
-    run = Run("made", made.corpus.profile, tmp_path / "run", tmp_path / "report")
-    found = learned.tabulate(run, [made])
-    placed = found["placed"].set_index("way")
-    assert placed.loc["learned", "fits"] > 0.7 > 0.6 > placed.loc["greedy", "fits"]
-    sent = made.ways["learned"]
-    given = made.corpus.grades[np.arange(len(sent.memes)), sent.memes][sent.turns]
-    assert placed.loc["learned", "mean grade"] == pytest.approx(np.nan_to_num(given).mean())
-    assert placed.loc["learned", "ungraded"] == pytest.approx(np.isnan(given).mean())
-    gap = found["differences"].query("where == 'at the turns of learned'")
-    assert (gap["mean"] > 0.3).all() and (gap.low > 0).all()
-    auc = found["gate"].set_index("gate")["mean"]
-    assert auc["learned"] > 0.8 > 0.65 > auc["the paper's top score"]
-    ranking = found["ranking"].set_index("what")["nDCG@5"]
-    gain = ranking["learned"] - ranking[learned.PAPER]
-    assert ranking["learned minus the paper's score"] == pytest.approx(gain)
-    quoted = learned.quoted(run)
-    assert {row["way"] for row in quoted["placed"]} == {"learned", "greedy", learned.CONTROL}
-
-
-def test_the_memory_of_the_last_meme_keeps_memes_apart(made: Graded) -> None:
-    def followed(graded: Graded) -> int:
-        sent = graded.ways["learned"].turns
-        same = graded.corpus.names[1:] == graded.corpus.names[:-1]
-        return int((sent[1:] & sent[:-1] & same).sum())
-
-    kept = changed(made.corpus, profile=made.corpus.profile.replace(learned_penalty=5.0))
-    keeping = dataclasses.replace(made, corpus=kept)
-    assert followed(keeping) < followed(made)
-
-
-@pytest.fixture
-def graded(monkeypatch, tmp_path: Path):
-    """A run with ten dialogues of each kind, and a table in which the meme of a turn's topic fits."""
-    run = made_chats.finished_run(monkeypatch, tmp_path)
-    monkeypatch.setattr(learned, "embedder_of", lambda *_, **__: made_chats.TopicEmbedder())
-    dialogues, lines = [], ["dialogue_id,turn,meme_id,grade"]
-    for number in range(10):
-        base = made_up.dialogue(f"news-{number}")
-        topics = {s.turn: (3 * number + s.turn) % made_chats.N_MEMES for s in base.summaries}
-        told = [s.model_copy(update=made_chats.summary(topics[s.turn])) for s in base.summaries]
-        dialogues.append(base.model_copy(update={"summaries": told}))
-        for turn, topic in topics.items():
-            for step, grade in ((0, 2 if turn % 2 else 0), (3, 0), (7, 0)):  # at even turns nothing fits
-                meme = made_chats.meme_id((topic + step) % made_chats.N_MEMES)
-                lines.append(f"{base.dialogue_id},{turn},{meme},{grade}")
-    run.save(dialogues, Dialogue)
-    path = tmp_path / "grades.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return run, path
-
-
-def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
-    run, path = graded
-    assert "learned minus the paper's score" in learned.fit_run(run, path)
-    saved = pd.read_csv(run.report / "tables" / "learned_ranking.csv")
-    assert saved.set_index("what")["R@1"]["learned"] > 0.9
-    assert (run.report / "tables" / "learned_placed.csv").is_file()
-    assert json.loads(run.write(learned.TABLES).read_text())["ranking"]
-    model = learned.load_placement(run.write(learned.FILE))
-    assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
-    learned.measure(run)  # nobody graded this run's memes but in the table
-    assert learned.saved_scores(run, "example") is None and learned.quoted(run) == {}
-    few = path.read_text().splitlines()[:3]
-    path.write_text("\n".join(few), encoding="utf-8")
-    with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are 1 news"):
-        learned.fit_run(run, path)
-    with pytest.raises(StageOutputError, match="here are none"):
-        learned.fit_run(run)
-
-
-def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:
-    run, _ = graded
-    dialogues = run.load(Dialogue)
-    given = [
-        Grade(source="made", dialogue_id=d.dialogue_id, turn=2, meme_id="m01", grader="g", grade=2)
-        for d in dialogues
-    ]
-    memes = {meme.meme_id: meme for meme in run.load(learned.Meme)}
-    marks = grades.marks_of(given)
-    split = Split("example", dialogues, memes, run.load(learned.Annotation), {"pool": given}, marks)
-    monkeypatch.setattr(learned, "splits_of", lambda *_: [split])
-    made_chats.placement_file(run.write(learned.FILE))
-    learned.measure(run)
-    found, ids = learned.saved_scores(run, "example")
-    assert found.scores.shape == (len(grades.queries(dialogues)), len(ids)) and set(ids) == set(memes)
-    assert learned.quoted(run)["placed"][0]["split"] == "example"
-    assert retrieval.order(found.scores, ids).shape == found.scores.shape
+def test_memes_that_are_liked_everywhere_get_intercepts(corpus: Corpus) -> None:
+    """Two memes that fit at every second turn, whatever the chat: the cosines cannot know, intercepts do."""
+    given = corpus.grades.copy()
+    given[:, :2] = 2.0 * (np.arange(len(given)) % 2)[:, None]
+    liked = changed(corpus, grades=given)
+    model = learned.fit_model(liked, np.arange(len(given)))
+    best = sorted(model.intercepts, key=model.intercepts.get)[-2:]
+    assert set(best) == set(corpus.meme_ids[:2]) and model.intercepts[best[0]] > 0

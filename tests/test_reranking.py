@@ -1,4 +1,4 @@
-"""Retrieve, then let a model choose: what the model is shown, what is made of its answer, and what it costs."""
+"""Retrieve, then let a model choose: what the model is shown, and what is made of its answers."""
 
 import json
 from collections.abc import Callable
@@ -103,9 +103,8 @@ def test_nothing_leaks_into_the_prompts_of_the_example() -> None:
     chat = RankedChat("role-R13-1", lines, range(2, 19), order, np.zeros(17))
     for row in range(17):
         said = prompt_of(made.request(chat, row, {}))
-        assert not [
-            text for _, text in lines[row + 1 :] if text in said and text not in dict(lines[: row + 1])
-        ]
+        before = {text for _, text in lines[: row + 1]}
+        assert not [text for _, text in lines[row + 1 :] if text in said and text not in before]
         assert not [note.s_minus for note in notes if note.s_minus in said]
 
 
@@ -160,14 +159,10 @@ def test_what_was_answered_is_not_asked_again(tmp_path) -> None:
 # --- authored choices
 
 
-def authored(**texts_: str) -> AuthoredBackend:
-    row = {"reason": "接得上", "meme_id": ""}
-    return AuthoredBackend(
-        {
-            ("choice", f"chat/{turn}"): files.dumps({**row, "meme_id": texts_.get(f"t{turn}", "")})
-            for turn in range(2, 7)
-        }
-    )
+def authored(**chosen: str) -> AuthoredBackend:
+    """Authored choices for turns 2 to 6: `t4="m3"`; none at the others."""
+    rows = {turn: {"reason": "接得上", "meme_id": chosen.get(f"t{turn}", "")} for turn in range(2, 7)}
+    return AuthoredBackend({("choice", f"chat/{turn}"): files.dumps(row) for turn, row in rows.items()})
 
 
 def test_an_authored_choice_names_its_meme_whatever_the_order() -> None:

@@ -67,7 +67,8 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
         monkeypatch.setattr(paths, name, tmp_path / name)
     for module in (runs, chats_library):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
-    settings = grouped({"centring": "none", "score_scale": "raw", "theta0": 0.6, **changes})
+    own = {"centring": "none", "score_scale": "raw", "theta0": 0.6, "threshold_penalty": 0.1}
+    settings = grouped({**own, **changes})
     (tmp_path / "profiles").mkdir(parents=True)
     (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     run = runs.open_run("made", "", "made")
@@ -94,6 +95,7 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
         told = [s.model_copy(update=summary((number + s.turn) % N_MEMES)) for s in base.summaries]
         dialogues.append(base.model_copy(update={"summaries": told}))
     files.write_jsonl(run.write("dialogues.jsonl"), dialogues)
+    run.save([], schemas.Choice)
     gate = {"theta0": 0.6, "penalty": 0.1, "decay": 1.0, "score_mean": 0.0, "score_std": 1.0}
     files.write_json(run.write("gates.json"), {"a": gate, "b": gate})
     return run
@@ -104,9 +106,9 @@ def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) ->
     weights = np.zeros((2, 6, 6))
     weights[:, 1, 2] = 1
     gate = np.append(np.zeros(5 * DIM + 2), 50.0)
-    model = PlacementModel(weights, gate, np.array([[0.0, 1.5], [0.0, 4.0]]))
+    model = PlacementModel(weights, gate, np.array([[0.0, 1.5], [0.0, 4.0]]), {})
     means = [np.zeros((6, DIM), dtype=np.float32)] * 2
-    LearnedPlacement(names, model, [], {}, means, np.linspace(0, 4, 101)).save(path)
+    LearnedPlacement(names, model, [], {}, means).save(path)
 
 
 def agent() -> FaultServer:

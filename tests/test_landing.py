@@ -1,0 +1,183 @@
+"""Do memes land? Who sends what where, by hand, and the tables of a made-up split."""
+
+import json
+from pathlib import Path
+
+import made_chats
+import made_up
+import numpy as np
+import pandas as pd
+import pytest
+
+from memecmd_utils import grades, learned, retrieval
+from memecmd_utils.files import StageOutputError
+from memecmd_utils.grades import GroundTruth, Split
+from memecmd_utils.learned import Corpus, Predicted
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme
+from memecmd_utils.studies import landing
+from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Graded
+
+N_DIALOGUES, TURNS, MEMES = 8, 5, 4
+MARKERS = ("one", "two")
+FEW = {"PENALTIES": (3.0, 30.0), "RANKS": (2, 6), "UNGRADED": (0.0, 0.3), "GATE_STRENGTHS": (0.3,)}
+
+
+@pytest.fixture
+def made() -> Graded:
+    """Eight dialogues of six turns, four memes. m0 is what everybody likes: it fits at every second turn.
+
+    The paper ranks m3 first everywhere, learned placement m1; a model chose m2 at turns 2 and 4.
+    """
+    rng = np.random.default_rng(0)
+    dialogues = [
+        made_up.dialogue_of_summaries(f"news-{n}", "news", n_turns=TURNS + 1) for n in range(N_DIALOGUES)
+    ]
+    names = [f"m{m}" for m in range(MEMES)]
+    marks = [
+        made_up.mark(turn, marker, send=turn in (2, 4), name=d.dialogue_id)
+        for d in dialogues for turn in range(2, TURNS + 2) for marker in MARKERS
+    ]  # fmt: skip
+    encoders = {"e": made_up.vectors, "f": made_up.vectors}
+    notes, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
+    corpus = Corpus(made_up.profile(), dialogues, memes, notes, GroundTruth(marks, []), (), encoders)
+    n = len(corpus.asked)
+    given = np.zeros((n, MEMES))
+    given[::2, 0] = 2  # lands at every second turn
+    given[:, 1] = np.arange(n) % 3  # 0, 1, 2, 0, ...
+    given[:, 2] = np.tile([2, 0, 1, 0, 0], N_DIALOGUES)
+    given[0, 3] = np.nan
+    corpus.grades, corpus.known = given, np.arange(n)
+    scores = {meme: np.zeros((n, MEMES)) for meme in range(MEMES)}
+    for meme, of in scores.items():
+        of[:, meme] = 1 + rng.random(n)
+    chosen = np.full(n, -1)
+    chosen[np.isin([turn for _, turn in corpus.keys], (2, 4))] = 2
+    found = Predicted(scores[1], rng.random(n), rng.random(n))
+    return Graded(
+        "untouched", corpus, found, scores[1], scores[3], scores[0], scores[0],
+        {retrieval.RERANKED: chosen}, {retrieval.RERANKED: np.ones(n, dtype=bool)},
+    )  # fmt: skip
+
+
+def test_who_sends_what_where(made: Graded) -> None:
+    turns = np.array([turn for _, turn in made.corpus.keys])
+    assert (made.turns[retrieval.RERANKED] == np.isin(turns, (2, 4))).all() and made.turns[ALL].all()
+    for who, meme in ((POPULAR, 0), (SINGLE, 0), (learned.LEARNED, 1), (GREEDY, 3)):
+        assert (made.sent(who, ALL).memes == meme).all()
+    there = made.sent(POPULAR, retrieval.RERANKED)
+    order = retrieval.order(made.liked, made.corpus.meme_ids)
+    for rows in made.corpus.rows_of.values():
+        at = rows[there.turns[rows]]
+        assert there.memes[at].tolist() == [order[at[0], 0], order[at[1], 1]], "no meme twice in a chat"
+    assert (made.sent(SINGLE, retrieval.RERANKED).memes == 0).all()
+    gated = made.turns[learned.LEARNED]
+    assert gated.mean() == pytest.approx(made.corpus.profile.retrieval.wanted_rate, abs=0.1)
+
+
+def test_measures_of_a_meme_by_hand(made: Graded) -> None:
+    """m2 is sent at turns 2 (grade 2) and 4 (grade 1); of 40 turns with a grade it fits at 16."""
+    found = made.measures(made.sent(retrieval.RERANKED, retrieval.RERANKED))
+    assert found.index[0] == ("news-0", 2) and len(found) == 2 * N_DIALOGUES
+    assert found.fits.mean() == 1 and found.lands.mean() == 0.5 and found["mean grade"].mean() == 1.5
+    assert np.allclose(found.specificity, 1 - 15 / 39) and not found.ungraded.any()
+    greedy = made.measures(made.sent(GREEDY, ALL))
+    assert greedy.ungraded.sum() == 1 and greedy.fits.sum() == 0, "what nobody graded does not fit"
+
+
+def test_a_chosen_meme_is_ranked_before_the_paper_s_order(made: Graded) -> None:
+    first = made.firsts[retrieval.RERANKED]
+    assert (first == np.where(made.chosen[retrieval.RERANKED] >= 0, 2, 3)).all()
+    only = made.rankings[SINGLE]
+    assert np.isfinite(only).sum(axis=1).tolist() == [1] * len(only)
+
+
+def test_tables_say_what_the_measures_say(made: Graded, tmp_path: Path) -> None:
+    run = Run("made", made.corpus.profile, tmp_path / "run", tmp_path / "report")
+    found = landing.tabulate(run, [made])
+    placed = found["placed"].set_index(["where", "who"])
+    mine = placed.loc[("reranked", "reranked")]
+    assert (mine.memes, mine.fits, mine.lands) == (2 * N_DIALOGUES, 1, 0.5)
+    assert (mine.different, mine.repeats, mine["right after another"]) == (1, N_DIALOGUES, 0)
+    assert placed.loc[("reranked", POPULAR), "repeats"] == 0
+    minus = found["differences"].set_index(["where", "who", "minus", "measure"])
+    gap = minus.loc[("reranked", "reranked", "greedy", "fits")]
+    assert gap["mean"] == 1 and (gap.n, gap.dialogues) == (2 * N_DIALOGUES, N_DIALOGUES)
+    assert (ALL, "learned", POPULAR, "mean grade") in minus.index
+    sending = found["sending"].set_index("who")
+    assert sending.loc["reranked", "rate"] == 0.4 and sending.loc["reranked", "kappa with one"] == 1
+    assert sending.loc["one", "kappa with two"] == 1 and np.isnan(sending.loc["one", "kappa with one"])
+    ranking = found["ranking"].set_index("what")
+    assert ranking.loc["learned", "R@1"] == pytest.approx(2 / 3, abs=0.02)
+    gain = ranking.loc["learned", "nDCG@5"] - ranking.loc[landing.PAPER, "nDCG@5"]
+    assert ranking.loc["learned minus the paper's score", "nDCG@5"] == pytest.approx(gain)
+    assert landing.quoted(run)["placed"][0]["split"] == "untouched"
+
+
+def test_sums_of_grades_leave_a_dialogue_s_own_out() -> None:
+    given = [made_up.grade(2, "m1", "g", 2, name="a"), made_up.grade(3, "m1", "g", 1, name="a"),
+             made_up.grade(2, "m1", "g", 1, name="b"), made_up.grade(2, "m2", "g", 2, name="b")]  # fmt: skip
+    found = grades.elsewhere(given, ["a", "a", "b", "new"], ["m1", "m2", "m3"], float)
+    assert found.tolist() == [[1, 2, 0], [1, 2, 0], [3, 0, 0], [4, 2, 0]]
+    assert grades.elsewhere(given, ["b"], ["m1"], lambda mean: mean >= 2).tolist() == [[1]]
+
+
+@pytest.fixture
+def graded(monkeypatch, tmp_path: Path):
+    """A run with ten dialogues of each kind, and a table in which the meme of a turn's topic fits."""
+    run = made_chats.finished_run(monkeypatch, tmp_path)
+    monkeypatch.setattr(learned, "embedder_of", lambda *_, **__: made_chats.TopicEmbedder())
+    for name, values in FEW.items():
+        monkeypatch.setattr(learned, name, values)
+    dialogues, lines = [], ["dialogue_id,turn,meme_id,grade"]
+    for number in range(10):
+        base = made_up.dialogue(f"news-{number}")
+        topics = {s.turn: (3 * number + s.turn) % made_chats.N_MEMES for s in base.summaries}
+        told = [s.model_copy(update=made_chats.summary(topics[s.turn])) for s in base.summaries]
+        dialogues.append(base.model_copy(update={"summaries": told}))
+        for turn, topic in topics.items():
+            for step, grade in ((0, 2 if turn % 2 else 0), (3, 0), (7, 0)):  # at even turns nothing fits
+                meme = made_chats.meme_id((topic + step) % made_chats.N_MEMES)
+                lines.append(f"{base.dialogue_id},{turn},{meme},{grade}")
+    run.save(dialogues, Dialogue)
+    path = tmp_path / "grades.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return run, path
+
+
+def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
+    run, path = graded
+    assert "learned minus the paper's score" in landing.fit_run(run, path)
+    saved = pd.read_csv(run.report / "tables" / "landing_ranking.csv")
+    assert saved.set_index("what")["R@1"]["learned"] > 0.9
+    assert (run.report / "tables" / "landing_placed.csv").is_file()
+    assert json.loads(run.write(landing.TABLES).read_text())["ranking"]
+    model = learned.load_placement(run.write(learned.FILE))
+    assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
+    landing.measure(run)  # nobody graded this run's memes but in the table
+    assert landing.saved_rankings(run, "example") is None and landing.quoted(run) == {}
+    few = path.read_text().splitlines()[:3]
+    path.write_text("\n".join(few), encoding="utf-8")
+    with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are 1 news"):
+        landing.fit_run(run, path)
+    with pytest.raises(StageOutputError, match="here are none"):
+        landing.fit_run(run)
+
+
+def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:
+    run, _ = graded
+    dialogues = run.load(Dialogue)
+    given = [
+        Grade(source="made", dialogue_id=d.dialogue_id, turn=2, meme_id="m01", grader="g", grade=2)
+        for d in dialogues
+    ]
+    memes = {meme.meme_id: meme for meme in run.load(Meme)}
+    marks = grades.marks_of(given)
+    split = Split("example", dialogues, memes, run.load(Annotation), {"pool": given}, marks)
+    monkeypatch.setattr(learned, "splits_of", lambda *_: [split])
+    made_chats.placement_file(run.write(learned.FILE))
+    landing.measure(run)
+    found, ids = landing.saved_rankings(run, "example")
+    assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(memes)
+    assert found["learned"].shape == (len(grades.queries(dialogues)), len(ids))
+    assert landing.quoted(run)["placed"][0]["split"] == "example"
