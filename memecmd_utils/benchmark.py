@@ -36,6 +36,8 @@ MEASURES = {
     "judged@5": "Judged@5",
 }
 """Columns of the leaderboard, and what `ir_measures` calls them."""
+NONE = "none"
+"""Stands in the place of a meme in a run file: at this turn no meme is sent."""
 EMPTY = "…"
 """What a meme without words, and a turn without any, are compared by: some embedders refuse an empty text."""
 FILE = "leaderboard.json"
@@ -221,8 +223,9 @@ def ranked(scores: np.ndarray, one: Benchmark) -> Ranking:
 def rank_by_entry(path: Path, one: Benchmark, known: set[str]) -> Ranking | None:
     """The ranking of an entry; None where a run file has turns of other splits only.
 
-    An entry is a TREC run or a Python file with `rank(turn, memes)`. `known` are ids of the turns of all
-    splits. Raises `BenchmarkError` for an entry that lacks turns, names unknown ids or gives no numbers.
+    An entry is a TREC run, in which `none` in the place of a meme abstains, or a Python file with
+    `rank(turn, memes)`. `known` are ids of the turns of all splits. Raises `BenchmarkError` for an entry that
+    lacks turns, names unknown ids or gives no numbers.
     """
     if not path.is_file():
         raise BenchmarkError(
@@ -231,10 +234,11 @@ def rank_by_entry(path: Path, one: Benchmark, known: set[str]) -> Ranking | None
     scores = _call(path, one) if path.suffix == ".py" else _read_trec(path, one, known)
     if scores is None:
         return None
-    if missing := [turn for turn in one.relevant if not scores.get(turn)]:
+    if missing := [turn for turn in one.relevant if scores.get(turn) is None]:
         counts = f"{len(missing):,} of {len(one.relevant):,} turns of split {one.split} have no meme"
         raise BenchmarkError(f"entry {path.name}: {counts}: {', '.join(missing[:3])}")
-    return {turn: sorted(found, key=lambda m: (-found[m], m))[:DEPTH] for turn, found in scores.items()}
+    asked = ((turn, scores[turn]) for turn in one.relevant)
+    return {turn: sorted(found, key=lambda m: (-found[m], m))[:DEPTH] for turn, found in asked}
 
 
 def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:
@@ -248,6 +252,9 @@ def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[st
             if not line.strip():
                 continue
             turn, _, meme, _, score, _ = line.split()
+            if turn in mine and meme == NONE:
+                scores.setdefault(turn, {})
+                continue
             if turn in mine and meme in memes and np.isfinite(float(score)):
                 if meme in scores.setdefault(turn, {}):
                     raise ValueError(f"meme {meme} stands twice at turn {turn}")
@@ -257,7 +264,7 @@ def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[st
             elsewhere |= turn not in mine
         except ValueError as error:
             raise BenchmarkError(f"entry {path.name}, line {number}: {error}") from error
-    return None if elsewhere and not scores else {turn: scores.get(turn, {}) for turn in one.relevant}
+    return None if elsewhere and not scores else scores
 
 
 def _call(path: Path, one: Benchmark) -> dict[str, dict[str, float]]:
@@ -288,7 +295,8 @@ def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
 
     names = {ir_measures.parse_measure(theirs): column for column, theirs in enumerate(MEASURES.values())}
     rows = {turn: row for row, turn in enumerate(one.asked["id"])}
-    run = {turn: {meme: DEPTH - rank for rank, meme in enumerate(memes)} for turn, memes in ranking.items()}
+    told = {turn: memes for turn, memes in ranking.items() if memes}
+    run = {turn: {meme: DEPTH - rank for rank, meme in enumerate(memes)} for turn, memes in told.items()}
     values = np.zeros((len(rows), len(names)))
     for found in ir_measures.iter_calc([*names], one.relevant, run):
         values[rows[found.query_id], names[found.measure]] = found.value
@@ -328,6 +336,9 @@ def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int)
         out[f"difference{column}"] = pd.Series(values[others, ndcg], others)
     out["p"] = pd.Series(p[others, ndcg], others)
     out["p Holm"] = pd.Series(statistics.holm(p[others, ndcg].tolist()), others)
+    answered = [sum(map(bool, ranking.values())) for _, ranking in systems.values()] + [len(clusters)]
+    out["answered"] = np.array(answered) / len(clusters)
+    out["R@1 answered"] = out["R@1"] / out["answered"]
     out["turns"], out["dialogues"] = len(clusters), len(set(clusters))
     return out.sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
 

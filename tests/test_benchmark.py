@@ -49,7 +49,7 @@ def made() -> Benchmark:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(Run, "embedder", lambda self: SimpleNamespace(encode=made_up.vectors))
-    monkeypatch.setattr(benchmark.learned, "saved_scores", lambda run, split: None)
+    monkeypatch.setattr(benchmark.landing, "saved_rankings", lambda run, split: None)
     return Run("made", made_up.profile(), tmp_path / "data", tmp_path / "report")
 
 
@@ -208,6 +208,19 @@ def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tm
     assert benchmark.rank_by_entry(theirs, made, known | {*other.turns["id"]}) is None
     with pytest.raises(BenchmarkError, match="there is no such file"):
         benchmark.rank_by_entry(tmp_path / "gone.trec", made, known)
+
+
+def test_a_run_file_may_abstain(made: Benchmark, run: Run, tmp_path: Path) -> None:
+    """At every second turn it names the best meme, at the others none: half of the turns, all of them hits."""
+    lines = [
+        f"{turn} Q0 {max(known, key=known.get) if place % 2 else benchmark.NONE} 1 1 x"
+        for place, (turn, known) in enumerate(made.relevant.items())
+    ]
+    path = tmp_path / "mine.trec"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    benchmark.score([made], run, [str(path)])
+    row = next(row for row in benchmark.load(run.report) if row["system"] == "mine")
+    assert (row["R@1"], row["answered"], row["R@1 answered"]) == (0.5, 0.5, 1.0)
 
 
 def test_a_leaderboard_of_entries_is_written_and_read(made: Benchmark, run: Run, tmp_path: Path) -> None:
