@@ -459,7 +459,6 @@ def evaluate_run(
     by_grades = {
         "placed": grades.placed_table(placements, truth),
         "agreement": grades.agreement_table(truth),
-        "timing": grades.timing_table(truth, placements, dialogues),
         "retrieval": systems,
         "retrieval_differences": differences,
     }

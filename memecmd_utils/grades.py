@@ -248,8 +248,7 @@ def grades_of_placed(placements: Sequence[Placement], truth: GroundTruth) -> dic
 
 PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")
 AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
-TIMING = ("who", "memes", "rate", "mean gap")
-"""Columns of the three tables, to which timing adds a kappa with each marker."""
+"""Columns of the two tables."""
 
 
 def placed_table(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:
@@ -286,34 +285,9 @@ def agreement_table(truth: GroundTruth) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(AGREEMENT))
 
 
-def timing_table(
-    truth: GroundTruth, placements: Sequence[Placement], dialogues: Sequence[Dialogue]
-) -> pd.DataFrame:
-    """How often markers and strategies send, how far apart, and how far each agrees with each marker."""
-    turns = [(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if t.turn >= 2]
-    marked = {name: truth.turns_of(name) for name in truth.markers}
-    senders, strategies = dict(marked), {"greedy": "the gate", "random": "random", "learned": "learned"}
-    for placed in placements:
-        if name := strategies.get(placed.strategy):
-            senders.setdefault(name, set()).add((placed.dialogue_id, placed.turn))
-    rows = []
-    for name, sent in senders.items():
-        gaps = gaps_of(sent)
-        kappas = (np.nan if m == name else timing_kappa(turns, sent, theirs) for m, theirs in marked.items())
-        mean_gap = float(np.mean(gaps)) if gaps else np.nan
-        rows.append((name, len(sent), len(sent) / max(1, len(turns)), mean_gap, *kappas))
-    return pd.DataFrame(rows, columns=[*TIMING, *(f"kappa with {m}" for m in marked)])
-
-
 def gaps_of(places: Iterable[Key]) -> list[int]:
     """Turns from each place to the next one in the same dialogue."""
     return [b[1] - a[1] for a, b in pairwise(sorted(places)) if a[0] == b[0]]
-
-
-def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
-    """How far two senders agree, beyond chance, on whether a turn gets a meme."""
-    both = [(turn in sent, turn in theirs) for turn in turns]
-    return statistics.cluster_kappa(both, range(len(both)), 2).mean
 
 
 def elsewhere(

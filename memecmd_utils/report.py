@@ -91,7 +91,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         run.profile, records.memes, records.dialogues, records.placements, records.ratings
     )
     # What page and READMEs quote of the ground truth and of the studies.
-    shown = ("agreement", "placed", "retrieval", "timing")
+    shown = ("agreement", "placed", "retrieval")
     quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
     made = run.load_json("studies.json")
     found |= {
@@ -281,7 +281,6 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "levels": _by(numbers["levels"], "strategy"),
         "use": _by(numbers["meme_use"], "strategy"),
         "agreement": _by(truth.get("agreement", ()), "what"),
-        "senders": _by(truth.get("timing", ()), "who"),
         "retrieval": truth.get("retrieval", []),
         "placed": _by(landed.get("placed", ()), "split", "where", "who"),
         "minus": _by(landed.get("differences", ()), "split", "where", "who", "minus", "measure"),

@@ -109,26 +109,6 @@ def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
     assert pd.isna(table.loc["send or not"].low)  # one dialogue has no interval
 
 
-def test_timing_counts_rates_gaps_and_agreement() -> None:
-    marks = [
-        made_up.mark(t, who, t in turns) for who, turns in (("a", (2, 5)), ("b", (2, 3))) for t in range(2, 7)
-    ]
-    placed = [
-        made_up.placement(2, "m1"),
-        made_up.placement(5, "m1"),
-        made_up.placement(4, "m1", strategy="random"),
-    ]
-    placed += [made_up.placement(t, "m2", strategy="learned") for t in (2, 3)]
-    placed.append(made_up.placement(6, "m1", strategy="sampling"))
-    table = grades.timing_table(grades.GroundTruth(marks, []), placed, [made_up.dialogue()]).set_index("who")
-    assert table.loc["a"]["rate"] == 0.4 and table.loc["a"]["mean gap"] == 3
-    assert table.loc["the gate"]["kappa with a"] == 1 and pd.isna(table.loc["a"]["kappa with a"])
-    assert table.loc["the gate"]["kappa with b"] == table.loc["a"]["kappa with b"] < 1
-    assert table.loc["random"]["memes"] == 1
-    assert table.loc["learned"]["kappa with b"] == 1 > table.loc["learned"]["kappa with a"]
-    assert "sampling" not in table.index, "it sends at the gate's turns"
-
-
 def write(folder: Path, rows: str) -> Path:
     (folder / "grades.jsonl").write_text(rows, encoding="utf-8")
     row = made_up.mark(2, "marker-1", True).model_dump(mode="json")

@@ -102,7 +102,7 @@ def run(folder: Path, found: Records | None = None) -> Run:
     files = made_up.meme_files(made.folder / "images")
     assert files.keys() >= {meme.meme_id for meme in found.memes}
     made.save(found.memes, schemas.Meme)
-    made.save_json("ground_truth.json", {"agreement": [], "placed": [], "retrieval": [], "timing": []})
+    made.save_json("ground_truth.json", {"agreement": [], "placed": [], "retrieval": []})
     graded = grades_of_placed(found.placements, found.truth)
     judged = found.ratings, found.consistency
     cases = evaluation.case_dialogues(found.placements, found.dialogues, profile)
