@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from memecmd_utils import annotation, evaluation, files, judges, models, retrieval, runs, schemas
@@ -22,8 +21,6 @@ from memecmd_utils.llm.budget import Spent, estimate_row
 from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.messages import Request
-from memecmd_utils.reranking import Chooser, RankedChat
-from memecmd_utils.retrieval import MEME_SIDE
 from memecmd_utils.settings import Endpoint, Judge, Profile
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
@@ -47,6 +44,10 @@ REPLY_TOKENS = {
     "choice": 50,
     "rating": 60,
 }
+
+
+CHOICE_SYSTEM, OPTION, ANNOTATION = 450, 32, 140
+"""Characters of what the chooser is told, of a candidate's caption with its note, and of an annotation."""
 
 
 # --- before a run -------------------------------------------------------------------------------------
@@ -102,8 +103,12 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         whom = {"llm": "openai", "endpoint": endpoints.embedder, "t_in": tokens, "t_out": 0}
         rows.append(estimate_row("04 embedding", profile, calls=texts / INPUTS, **whom))
     if retrieval.RERANKED in profile.retrieval.strategies:
-        chooser, calls = endpoints.chooser or generator, n_dialogues * summed_up
-        tokens = n_dialogues * _choice_tokens(profile, chooser)
+        knobs, chooser = profile.retrieval, endpoints.chooser or generator
+        of_meme = OPTION if knobs.rerank_by == "caption" else ANNOTATION
+        characters = CHOICE_SYSTEM + knobs.rerank_k * of_meme + len(TYPICAL_UTTERANCE) * n_turns / 2
+        pictures = knobs.rerank_k * budget.tokens_per_image(chooser) if chooser.vision else 0
+        calls = n_dialogues * summed_up
+        tokens = calls * (characters * models.tokens_per_character + pictures)
         rows.append(row("04 choice", "choice", calls, tokens, endpoint=chooser))
     for number, judge in enumerate(profile.evaluation.judges):
         endpoint = endpoints.judges[number] if number < len(endpoints.judges) else generator
@@ -111,20 +116,6 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         name = f"05 judge {number + 1} ({judge.kind})"
         rows.append(estimate_row(name, profile, judge.llm, endpoint, *asked, judge.local_model))
     return rows
-
-
-def _choice_tokens(profile: Profile, endpoint: Endpoint) -> float:
-    """Tokens of the prompts of the model that chooses among candidates, for all turns of a dialogue."""
-    n_turns, k = profile.dialogue.n_turns, profile.retrieval.rerank_k
-    ids = [str(number) for number in range(k)]
-    index = retrieval.build_index(ids, 4 * [np.eye(k)])
-    said = schemas.Annotation(meme_id=MEME.meme_id, source="estimate", **dict.fromkeys(MEME_SIDE, "一" * 45))
-    notes = [said.model_copy(update={"meme_id": name}) for name in ids]
-    image = (lambda _: "") if endpoint.vision and profile.models.llm == "openai" else None
-    chooser = Chooser(None, profile, index, dict.fromkeys(ids, MEME), notes, image)
-    lines, order = [("甲", TYPICAL_UTTERANCE)] * n_turns, np.tile(np.arange(k), (n_turns - 1, 1))
-    chat = RankedChat("estimate", lines, range(2, n_turns + 1), order, np.zeros(n_turns - 1))
-    return sum(_tokens(chooser.request(chat, row, {}), profile, endpoint) for row in range(n_turns - 1))
 
 
 def _judge_calls(

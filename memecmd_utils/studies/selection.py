@@ -3,6 +3,7 @@
 Scores and gate of a run's turns are whole matrices here, and equal to what the run itself places by.
 """
 
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import retrieval, statistics
-from memecmd_utils.grades import GradedTurns, timing_kappa
+from memecmd_utils.grades import GradedTurns, Key
 from memecmd_utils.retrieval import Form, Gate, ScoreScale, calibrate_theta0, halves, simulate, standard_scale
 
 
@@ -23,6 +24,12 @@ class GateRule(NamedTuple):
     form: Form = "exponential"
     theta0: float | None = None
     """None: fitted on the other half to the wanted rate."""
+
+
+def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
+    """How far two senders agree, beyond chance, on whether a turn gets a meme."""
+    both = [(turn in sent, turn in theirs) for turn in turns]
+    return statistics.cluster_kappa(both, range(len(both)), 2).mean
 
 
 def own_rule(data: GradedTurns) -> GateRule:
