@@ -230,15 +230,15 @@ def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if at.any() else ():
             sent = one.measures(one.sent(who, where))
             names = sent.index.get_level_values("dialogue").tolist()
-            known = np.flatnonzero(sent.specificity.notna())
+            known = sent[sent.specificity.notna()]
             chats = Counter(zip(names, sent.meme, strict=True))
             yield {
                 "where": where, "who": who, "memes": len(sent), "ungraded": sent.ungraded.mean(),
                 **statistics.mean_columns(OF_MEMES[:2], sent[[*OF_MEMES[:2]]], names, statistics.SHARE),
                 **statistics.cluster_mean(sent["mean grade"].tolist(), names, (0, 2)).columns("mean grade"),
-                **statistics.cluster_mean(
-                    sent.specificity.iloc[known].tolist(), [names[row] for row in known]
-                ).columns("specificity"),
+                **statistics.mean_columns(
+                    ["specificity"], known[["specificity"]], known.index.get_level_values(0)
+                ),
                 "different": sent.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
                 "right after another": grades.gaps_of(sent.index).count(1),
             }  # fmt: skip
@@ -251,21 +251,12 @@ def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
             at = (ours, theirs) if where == OWN else (where, where)
             if not {*at, ours, theirs} <= {*one.turns, *one.firsts}:
                 continue
-            sides = [
-                one.measures(one.sent(who, turns)) for who, turns in zip((ours, theirs), at, strict=True)
-            ]
+            a, b = (one.measures(one.sent(*sender)) for sender in zip((ours, theirs), at, strict=True))
+            compare = statistics.unpaired_difference if where == OWN else statistics.paired_difference
             for measure in OF_MEMES:
-                a, b = (side[measure].dropna().to_dict() for side in sides)
-                compare = statistics.unpaired_difference if where == OWN else statistics.paired_difference
-                got = compare(a, b)
-                yield {
-                    "where": where,
-                    "who": ours,
-                    "minus": theirs,
-                    "measure": measure,
-                    **got.row(),
-                    "p": got.p,
-                }
+                got = compare(a[measure].dropna().to_dict(), b[measure].dropna().to_dict())
+                row = {"where": where, "who": ours, "minus": theirs, "measure": measure}
+                yield {**row, **got.row(), "p": got.p}
 
 
 def sending_rows(one: Graded) -> Iterator[dict[str, Any]]:
@@ -297,20 +288,15 @@ def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
     """Measures of all rankings at the turns that have a fitting meme, and differences of some."""
     columns = [grades.MEASURES.index(name) for name in OF_RANKINGS]
     names = one.corpus.names[one.corpus.known].tolist()
-    asked = {
-        who: one.asked[who].all() for who in one.asked
-    }  # one that was asked at some turns has no ranking
-    measured = {
-        who: one.corpus.measure(scores)[:, columns]
-        for who, scores in one.rankings.items() if asked.get(who, True) and who != SINGLE
-    }  # fmt: skip
+    part = {SINGLE, *(who for who, at in one.asked.items() if not at.all())}  # they rank a part of it
+    whole = {who: scores for who, scores in one.rankings.items() if who not in part}
+    measured = {who: one.corpus.measure(scores)[:, columns] for who, scores in whole.items()}
     for ours, theirs in RANKINGS_COMPARED:
         measured[f"{ours} minus {theirs}"] = measured[ours] - measured[theirs]
     for name, values in measured.items():
         bounds = None if "minus" in name else statistics.SHARE
-        yield {"what": name, "turns": len(names)} | statistics.mean_columns(
-            OF_RANKINGS, values, names, bounds
-        )
+        ends = statistics.mean_columns(OF_RANKINGS, values, names, bounds)
+        yield {"what": name, "turns": len(names), **ends}
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -340,9 +326,8 @@ def fit_run(run: Run, path: Path | None = None) -> str:
             f"are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
     names, encoders = learned.encoders_of(run)
-    placement = learned.learn(
-        learned.corpus_of(replace(split, grades={"": first}), encoders, run.profile), names
-    )
+    corpus = learned.corpus_of(replace(split, grades={"": first}), encoders, run.profile)
+    placement = learned.learn(corpus, names)
     placement.save(run.write(learned.FILE))
     found = tabulate(run, [grade_split(run, split, first, placement, encoders)])
     columns = ["where", "who", "memes", "mean grade", "fits", "fits low", "fits high", "lands", "specificity"]
