@@ -161,10 +161,15 @@ class GroundTruth:
         """Names of the graders, sorted."""
         return sorted({grade.grader for grade in self.grades})
 
+    @property
+    def every(self) -> list[Grade]:
+        """All grades, later ones included."""
+        return [*self.grades, *chain(*self.later.values())]
+
     @cached_property
     def means(self) -> dict[Key, dict[str, float]]:
         """Mean grades of all memes that were graded, later ones included."""
-        return mean_grades(chain(self.grades, *self.later.values()))
+        return mean_grades(self.every)
 
     def turns_of(self, marker: str) -> set[Key]:
         """Where a marker would send a meme."""

@@ -301,9 +301,10 @@ def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:
 
 def test_prompts_are_those_that_the_texts_were_written_with() -> None:
     assert authored.prompt_notice() is None
-    assert authored.changed_texts() == authored.changed_texts(paths.example / "untouched") == []
+    folders = (paths.example, paths.example / "untouched", paths.example / "untouched_2")
+    assert [authored.changed_texts(folder) for folder in folders] == [[], [], []]
     shipped = json.loads((paths.example / "prompt_hashes.json").read_text())
-    assert len(shipped) == 17 and shipped["summary"] == prompts.prompt_sha256("summary")
+    assert len(shipped) == 20 and shipped["summary"] == prompts.prompt_sha256("summary")
 
 
 @pytest.fixture

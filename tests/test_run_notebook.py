@@ -125,7 +125,8 @@ def test_a_change_runs_only_the_notebooks_that_reach_it() -> None:
 
     retrieval, templates = reached("04_retrieval"), reached("07_template_memes")
     assert {"runs.py", "settings.py", "schemas.py"} <= retrieval & templates
-    assert not any(path.startswith(("template_memes/", "llm/")) for path in retrieval)
+    assert not any(path.startswith("template_memes/") for path in retrieval)
+    assert "prompts/choice.j2" in retrieval and "llm/chat.py" not in reached("05b_studies")
     assert "prompts/summary.j2" in reached("03_dialogue_generation")
     assert "prompts/summary.j2" not in templates and "prompts/template_gpt4o.j2" in templates
 
