@@ -533,7 +533,7 @@ def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     own = [row for row in rows if row["kind"] == "package"]
     splits = list(dict.fromkeys(row["split"] for row in own))[::-1]
     best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
-    return printed(best, ("split", "system", "R@1", "nDCG@5", "difference", "p Holm"))
+    return printed(best, ("split", "system", "R@1", "nDCG@5", "judged@5", "difference", "p Holm"))
 
 
 def _find(folder: Path, name: str) -> Path:
