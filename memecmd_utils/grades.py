@@ -482,10 +482,7 @@ PARTS = ("S+", "S-", "E", "Psi")
 FULL = " ".join(PARTS)
 CAPTION = "context to caption"
 RANDOM = "random"
-RANDOM_GRADED = "random, one ranking graded"
-"""The one random ranking whose top was graded: the mean of many meets memes that nobody graded."""
-RANDOM_DRAWS = 20
-"""Random rankings whose mean stands for random: one alone would add its luck."""
+"""The one random ranking whose top was graded with the pool: others meet memes that nobody graded."""
 CENTRINGS = ("attribute", "none")
 SYSTEMS = (
     "embedder", "centring", "uses", *MEASURES, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns",
@@ -553,11 +550,10 @@ def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> 
 
 
 def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
-    """`MEASURES` of every system and of random rankings at the `known` turns; none without grades.
+    """`MEASURES` of every system and of a random ranking at the `known` turns; none without grades.
 
     For each embedder and centring: each term alone, all four with the run's weights, and the plain text of
-    the last turns against the caption. Ungraded memes count as not fitting, which is hard on the mean of
-    random rankings: the one that fed the pool stands beside it.
+    the last turns against the caption. Ungraded memes count as not fitting.
     """
     found: dict[System, np.ndarray] = {}
     for name, encode in data.encoders.items() if len(data.known) else ():
@@ -571,13 +567,9 @@ def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
             found[System(name, centring, FULL)] = data.measure(full)
             found[System(name, centring, CAPTION)] = data.measure(cosines(contexts, captions, centring))
     if found:
-        here, size, seed = [data.asked[row] for row in data.known], len(data.meme_ids), data.profile.seed
-        orders = (random_order(here, size, seed, draw) for draw in range(RANDOM_DRAWS))
-        draws = [per_turn(order, data.grades[data.known]) for order in orders]
-        found[System("", "", RANDOM)] = np.mean(draws, axis=0)
-        # The draw that fed the pool, where this run has the seed and the library that the pool was made with.
-        if draws[0][:, MEASURES.index("judged@5")].min() == 1:
-            found[System("", "", RANDOM_GRADED)] = draws[0]
+        here = [data.asked[row] for row in data.known]
+        order = random_order(here, len(data.meme_ids), data.profile.seed, 0)
+        found[System("", "", RANDOM)] = per_turn(order, data.grades[data.known])
     return found
 
 
@@ -606,8 +598,7 @@ def tabulate(
 def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
     """Both tables in one, the best first, from their rows by name (`retrieval`, `retrieval_differences`).
 
-    The run's own centring, and the full score with the other one; of random rankings the graded one's
-    difference (the mean's where a run has none). Differences are `mean [low, high]`.
+    The run's own centring, and the full score with the other one. Differences are `mean [low, high]`.
     """
     gaps = {
         (*(row[name] for name in System._fields), row["minus"] == "the full score"): row

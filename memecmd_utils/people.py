@@ -19,7 +19,9 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Consistency, Dialogue, Grade, Meme, Placement, Rating, Text
 
 KEY = ["form", "item", "dialogue_id", "turn", "strategy", "meme_id"]
-ITEMS = 40
+ITEMS = 100
+COMPARED = ("reranked", "learned", "greedy", "random_same_turns")
+"""The strategies that people are asked about; of a run that has none of them, its own."""
 WINDOW = 8
 """Turns shown, u_t included: about what fits a phone, and what the small judge sees, too."""
 _ASKED = (
@@ -195,7 +197,8 @@ def people_of_run(
     form, tables, verdict = None, {}, "No person has rated this run."
     if placements:
         position = run.profile.retrieval.meme_position
-        form = choose(placements, dialogues, seed=run.profile.seed, meme_position=position)
+        asked = [placed for placed in placements if placed.strategy in COMPARED] or placements
+        form = choose(asked, dialogues, seed=run.profile.seed, meme_position=position)
         sources = {turn.source for name in form.key.dialogue_id for turn in dialogues[name].turns}
         by_models = all(source.startswith(("authored", "model ")) for source in sources)
         folder = run.read("memes.parquet").parent
