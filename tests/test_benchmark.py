@@ -211,7 +211,7 @@ def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tm
 
 
 def test_a_run_file_may_abstain(made: Benchmark, run: Run, tmp_path: Path) -> None:
-    """At every second turn it names the best meme, at the others none: half of the turns, all of them hits."""
+    """At every second turn it names the best meme, at the others none: half the turns, all of them hits."""
     lines = [
         f"{turn} Q0 {meme if place % 2 else benchmark.NONE} 1 1 x"
         for place, (turn, meme) in enumerate((t, max(k, key=k.get)) for t, k in made.relevant.items())

@@ -155,6 +155,8 @@ class Hostile:
             value["s_minus"] = f"s_minus，第{number}张 {UNFIT} {EVERYTHING}"
             # Escaped inside the JSON text of the reply, where nobody saw them on the wire.
             value["emotion"] += {1: " \x00\x07", 2: " \ud800", 3: " １２３"}.get(number, "")
+        elif schema == "ChoiceReply":
+            value = {"reason": f"接得上 {EVERYTHING}", "number": number % 3}
         elif schema == "SummaryReply":
             value = {k: f"{k}，第{number}次 {EVERYTHING}" for k in ("scenario", "emotion", "motivation")}
         elif schema == "ScenarioReply":
