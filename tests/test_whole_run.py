@@ -35,7 +35,8 @@ def test_the_whole_pipeline_ends_with_page_and_release(whole) -> None:
 
 
 def test_planted_text_reaches_the_endpoint_between_fences_only(whole) -> None:
-    fixed = {prompts.render("chat_system"), prompts.render("judge_system")}
+    rates = [prompts.render("choice_system", rate=n / 20, may_abstain=True) for n in range(1, 20)]
+    fixed = {prompts.render("chat_system"), prompts.render("judge_system"), *rates}
     messages = [message for body in whole.bodies for message in body.get("messages", [])]
     own = {(m["role"], text_of(m)) for m in messages if m["role"] != "assistant"}
     assert {text for role, text in own if role == "system"} <= fixed
