@@ -629,7 +629,7 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
 # --- Splits: the graded records that placement is fitted and measured on, and a benchmark is made of
 
 EXAMPLE, UNTOUCHED = "example", ("untouched", "untouched_2")
-"""Splits of the example corpus: its own, and the tests, whose memes come one after the other."""
+"""Splits of the example corpus: its own, and the tests."""
 
 
 @dataclass(frozen=True)
@@ -669,25 +669,27 @@ def splits_of_run(
 
 
 def untouched_splits(example: Split) -> Iterator[Split]:
-    """The tests that no model has seen: new dialogues, and new memes beside those of the splits before.
+    """The tests that no model has seen: new dialogues, and new memes beside those of the example.
 
     None that is not graded, and none where the run has another library than the example's.
     """
     known = {row.meme_id for row in example_memes()}
-    memes = {name: meme for name, meme in example.memes.items() if name in known}
-    annotations = list(example.annotations)
-    for folder in (paths.example / name for name in UNTOUCHED if known == memes.keys()):
+    old = {name: meme for name, meme in example.memes.items() if name in known}
+    for folder in (paths.example / name for name in UNTOUCHED if known == old.keys()):
         truth = load_truth(folder)
-        for row in example_memes(folder) if truth.grades else ():
-            memes[row.meme_id] = Meme(
+        if not truth.grades:
+            continue
+        new = {
+            row.meme_id: Meme(
                 source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
                 picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
                 width=1, height=1,
-            )  # fmt: skip
-        if truth.grades:
-            annotations += files.read_jsonl(folder / "annotations.jsonl", Annotation)
-            found = _dialogues(folder), dict(memes), list(annotations)
-            yield Split(folder.name, *found, {POOL: truth.grades, **truth.later}, truth.marks)
+            )
+            for row in example_memes(folder)
+        }  # fmt: skip
+        annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
+        batches = {POOL: truth.grades, **truth.later}
+        yield Split(folder.name, _dialogues(folder), {**old, **new}, annotations, batches, truth.marks)
 
 
 def _dialogues(folder: Path) -> list[Dialogue]:
