@@ -232,7 +232,8 @@ def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
         if own:
             found[RERANKED] = by(Chat(AuthoredBackend(texts(own)), strict=run.strict), chats)
         if split.name != UNTOUCHED[0]:
-            kinds = [[c for c in chats if c.name.startswith(kind)] for kind in ("news", "role")]
+            by_id = sorted(chats, key=lambda chat: chat.name)
+            kinds = [[c for c in by_id if c.name.startswith(kind)] for kind in ("news", "role")]
             first = [chat for of_kind in kinds for chat in of_kind[: None if own else FIRST]]
             small = replace(run, profile=profile.replace(llm="local", mode="recorded"))
             with small.chat("chooser", "choice_small") as chat:
