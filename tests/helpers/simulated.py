@@ -201,7 +201,7 @@ def worlds() -> list[World]:
         found += [World("difference of other turns", of(unpaired, rare), icc, sizes, null=True)]
         found += [World("difference of other turns, normal", of(unpaired, "normal"), icc, sizes, null=True)]
     found += [World("AUC 0.5", of(auc, 0.0), icc, ends=SHARE) for icc in (0.0, 0.3)]
-    found += [World("AUC 0.5, five levels", of(auc, 0.0, 5, 4), 0.3, "wild", SHARE, 0.5)]
+    found += [World("AUC 0.5, five levels", of(auc, 0.0, 5, 4), 0.3, "wild", SHARE)]
     found += [World("AUC 0.7, five levels", of(auc, 0.7, 5), 0.3, ends=SHARE)]
     found += [World("AUC 0.7, four of each", of(auc, 0.7, 5, 4), 0.5, "wild", SHARE)]
     found += [World("AUC 0.9", of(auc, 1.8), 0.3, ends=SHARE)]
