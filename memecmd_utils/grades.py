@@ -242,13 +242,13 @@ def placed_grades(placements: Sequence[Placement], truth: GroundTruth) -> dict[s
 
 
 def grades_of_placed(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
-    """Mean grade (0-2) of every placed meme, by strategy and turn; empty unless all of them were graded.
+    """Mean grade (0-2) of every placed meme, by strategy and turn, of strategies whose memes were all graded.
 
     With another seed, gate or library some placed memes were never in the pool, and those that were are no
     fair sample of them.
     """
-    found = placed_grades(placements, truth)
-    return found if sum(map(len, found.values())) == len(placements) else {}
+    found, placed = placed_grades(placements, truth), Counter(one.strategy for one in placements)
+    return {strategy: values for strategy, values in found.items() if len(values) == placed[strategy]}
 
 
 PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")

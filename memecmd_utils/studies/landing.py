@@ -85,6 +85,12 @@ class Graded:
             out[who][rows[memes >= 0], memes[memes >= 0]] = self.paper.max() + 1
         return {**out, SINGLE: only}
 
+    @property
+    def whole(self) -> dict[str, np.ndarray]:
+        """The rankings of all who were asked at every turn."""
+        part = {who for who, at in self.asked.items() if not at.all()}
+        return {who: scores for who, scores in self.rankings.items() if who not in part}
+
     @cached_property
     def firsts(self) -> dict[str, np.ndarray]:
         """The first meme of everybody at every turn, [turns]."""
@@ -185,14 +191,14 @@ def measure(run: Run) -> dict[str, pd.DataFrame]:
     except PlacementError as error:
         print(f"no measure of learned placement: {error}")
     for one in graded:
-        arrays |= {f"{one.name}/{who}": scores for who, scores in one.rankings.items()}
+        arrays |= {f"{one.name}/{who}": scores for who, scores in one.whole.items()}
         arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
     run.save_arrays(SCORES, **arrays)
     return tabulate(run, graded)
 
 
 def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[str]] | None:
-    """`Graded.rankings` of a split as `measure` saved them, rows as `grades.queries`, and the memes."""
+    """`Graded.whole` of a split as `measure` saved them, rows as `grades.queries`, and the memes."""
     try:
         with np.load(run.read(SCORES), allow_pickle=False) as arrays:
             found = {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{split}/")}
@@ -288,9 +294,9 @@ def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
     """Measures of all rankings at the turns that have a fitting meme, and differences of some."""
     columns = [grades.MEASURES.index(name) for name in OF_RANKINGS]
     names = one.corpus.names[one.corpus.known].tolist()
-    part = {SINGLE, *(who for who, at in one.asked.items() if not at.all())}  # they rank a part of it
-    whole = {who: scores for who, scores in one.rankings.items() if who not in part}
-    measured = {who: one.corpus.measure(scores)[:, columns] for who, scores in whole.items()}
+    measured = {
+        who: one.corpus.measure(scores)[:, columns] for who, scores in one.whole.items() if who != SINGLE
+    }
     for ours, theirs in RANKINGS_COMPARED:
         measured[f"{ours} minus {theirs}"] = measured[ours] - measured[theirs]
     for name, values in measured.items():
