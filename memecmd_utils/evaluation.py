@@ -331,6 +331,7 @@ def effects(
         [
             {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": got.p}
             for effect, metric, comparison, got in rows
+            if metric != "grade" or got.n  # a strategy with ungraded memes is not compared by grades
         ]
     ).astype({"p": float})
     table["p_holm"] = statistics.holm(table["p"].where(table["effect"] == "choice"))
