@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ipywidgets as widgets
 import numpy as np
 
-from memecmd_utils import drawing, retrieval, schemas
+from memecmd_utils import drawing, reranking, retrieval, schemas
 from memecmd_utils.drawing import SIGNS, ShownTurn, shown_meme, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue, ScoreScale
@@ -274,13 +274,15 @@ class PasteTab:
         live = models.llm in ("openai", "local") and models.mode in ("auto", "live")
         self.ask = widgets.Button(description="Ask the summary agent", disabled=not live)
         self.find = widgets.Button(description="Find memes", button_style="primary")
+        self.choose = widgets.Button(description="Let the model choose", disabled=not live)
         self.chat, self.note, self.found = widgets.HTML(), widgets.HTML(), widgets.HTML()
         where = "stays here" if models.llm == "local" else "goes to the endpoint"
-        about = f"asked for a summary, the chat {where}" if live else "write S, E and Ψ yourself"
+        about = f"where a model is asked, the chat {where}" if live else "write S, E and Ψ yourself"
         about = widgets.HTML(drawing.parts().note(f"What you paste is not recorded; {about}."))
         self.ask.on_click(lambda _: self._try(self._ask))
         self.find.on_click(lambda _: self._try(self._find))
-        row = widgets.HBox([self.ask, self.find])
+        self.choose.on_click(lambda _: self._try(self._choose))
+        row = widgets.HBox([self.ask, self.find, self.choose])
         self.box = beside(self.chat, self.text, *self.fields.values(), row, about, self.note, self.found)
 
     def _try(self, action: Callable[[], None]) -> None:
@@ -303,11 +305,15 @@ class PasteTab:
             area.value = getattr(answer.value, name)
         self._find()
 
-    def _find(self) -> None:
+    def _read(self) -> tuple["Context", np.ndarray]:
+        """The pasted chat, and the query [1, 3, dim] of its S, E and Psi."""
         texts = {name: area.value.strip() for name, area in self.fields.items()}
         if not all(texts.values()):
             raise MemecmdError("write a sentence for each of S, E and Ψ, in the library's language")
-        pasted, query = read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
+        return read_pasted(self.text.value), self.library.queries([SummaryReply(**texts)])
+
+    def _find(self) -> None:
+        pasted, query = self._read()
         knobs, index = self.first.knobs(), self.library.index
         (memes,), (scores,), (parts,) = retrieval.top_k(index, query, knobs.weights, 6)
         names = [index.meme_ids[meme] for meme in memes]
@@ -316,9 +322,28 @@ class PasteTab:
         self.found.value = str(drawing.parts().note(formula(knobs.weights))) + drawing.cards(rows)
         score = float(self.first.explorer.scale(knobs.weights).apply(scores[0]))
         sent = "sent" if score > knobs.gate.theta0 else "held back by the gate"
+        self._show(
+            pasted, names[0], f"the best meme, {sent}: {signed(score, 2)}, θ₀ {signed(knobs.gate.theta0, 2)}"
+        )
+
+    def _choose(self) -> None:
+        """Strategy `reranked`: the model chooses among the best memes under the knobs, or none."""
+        (pasted, query), library, run = self._read(), self.library, self.library.run
+        best = retrieval.top_k(library.index, query, self.first.knobs().weights, reranking.depth(run.profile))
+        lines = [*pasted.lines, (pasted.next_speaker, "")]
+        ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), best.memes, best.scores[:, 0])
+        image, annotations = reranking.pictures(run, run), run.load(schemas.Annotation)
+        with run.chat("chooser", "pasted_chat") as chat:
+            chat.recordings = None  # its owner wants nobody to keep the chat
+            chooser = reranking.Chooser(chat, run.profile, library.index, library.memes, annotations, image)
+            (choice,) = chooser.choose([ranked])
+        self._show(pasted, choice.meme_id, choice.unscored or f"the model: {choice.reason}")
+
+    def _show(self, pasted: "Context", meme_id: str, note: str) -> None:
+        """The pasted chat with a meme, or none, at its next turn."""
         lines, who = pasted.lines, pasted.next_speaker
         side = {name: "right" if name == lines[0][0] else "left" for name in (*dict(lines), who)}
         turns = [ShownTurn(t, side[name], name, text) for t, (name, text) in enumerate(lines, start=1)]
-        note = f"the best meme, {sent}: {signed(score, 2)}, θ₀ {signed(knobs.gate.theta0, 2)}"
-        turns.append(ShownTurn(pasted.turn, side[who], who, "", note=note, meme=cards[0]))
+        meme = shown_meme(self.library.memes[meme_id], self.first.pictures[meme_id]) if meme_id else None
+        turns.append(ShownTurn(pasted.turn, side[who], who, "", note=note, meme=meme))
         self.chat.value = drawing.chat(turns)

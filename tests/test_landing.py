@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from memecmd_utils import grades, learned, retrieval
-from memecmd_utils.files import StageOutputError
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.grades import GroundTruth, Split
 from memecmd_utils.learned import Corpus, Predicted
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme
-from memecmd_utils.studies import landing
+from memecmd_utils.schemas import DIMENSIONS, Annotation, Dialogue, Grade, Meme
+from memecmd_utils.studies import choosing, landing
 from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Graded
 
 N_DIALOGUES, TURNS, MEMES = 8, 5, 4
@@ -51,12 +51,10 @@ def made() -> Graded:
     scores = {meme: np.zeros((n, MEMES)) for meme in range(MEMES)}
     for meme, of in scores.items():
         of[:, meme] = 1 + rng.random(n)
-    chosen = np.full(n, -1)
-    chosen[np.isin([turn for _, turn in corpus.keys], (2, 4))] = 2
+    chosen = [made_up.choice(name, turn, "m2" if turn in (2, 4) else "") for name, turn in corpus.keys]
     found = Predicted(scores[1], rng.random(n), rng.random(n))
     return Graded(
-        "untouched", corpus, found, scores[1], scores[3], scores[0], scores[0],
-        {retrieval.RERANKED: chosen}, {retrieval.RERANKED: np.ones(n, dtype=bool)},
+        "untouched", corpus, found, scores[1], scores[3], scores[0], scores[0], {retrieval.RERANKED: chosen}
     )  # fmt: skip
 
 
@@ -114,6 +112,73 @@ def test_tables_say_what_the_measures_say(made: Graded, tmp_path: Path) -> None:
     assert landing.quoted(run)["placed"][0]["split"] == "untouched"
 
 
+def write(folder: Path, **files: list[dict]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in files.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
+def test_choices_under_other_settings_are_compared_on_the_same_dialogues(
+    made: Graded, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(paths, "example", tmp_path)
+    assert not [*choosing.setting_rows(made)]
+    own = [choice.model_dump(mode="json") for choice in made.choices[retrieval.RERANKED]]
+    other = [
+        row | {"meme_id": "m0" if row["turn"] == 2 else ""} for row in own if row["dialogue_id"] < "news-4"
+    ]
+    files = dict.fromkeys(choosing.SETTINGS.values(), own) | {"choices_k5": other}
+    write(tmp_path / "untouched", **files)
+    found = pd.DataFrame(choosing.setting_rows(made)).set_index("setting")
+    assert (
+        set(found.turns) == {4 * TURNS} and found.loc["K = 20", "memes"] == 8 == found.loc["K = 40", "memes"]
+    )
+    five = found.loc["K = 5"]
+    assert (five.memes, five.rate, five.different) == (4, 0.2, 1) and five.fits == five.lands == 0.5
+
+
+def test_choices_are_counted_by_their_place_in_the_list(made: Graded) -> None:
+    (row,) = choosing.place_rows(made)
+    assert row["choices"] == 2 * N_DIALOGUES == row["first quarter"] and row["p"] < 1e-6
+
+
+def test_grades_in_sequence_stand_beside_those_of_the_same_memes_alone(
+    made: Graded, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(paths, "example", tmp_path)
+    assert not [*choosing.sequence_rows(made)]
+    rows = [
+        {"strategy": "reranked", "dialogue_id": name, "turn": turn, "meme_id": "m2", "grader": grader}
+        | {"grade": 2 if turn == 2 else int(grader == "one")}
+        for name, turn in made.corpus.keys if turn in (2, 4) for grader in MARKERS
+    ]  # fmt: skip
+    write(tmp_path / "untouched", grades_in_sequence=rows)
+    (row,) = choosing.sequence_rows(made)
+    assert (row["who"], row["memes"], row["fits alone"], row["fits in sequence"]) == ("reranked", 16, 1, 0.5)
+    assert row["lands alone"] == row["lands in sequence"] == 0.5
+
+
+def test_a_judge_that_sees_is_held_against_grades_and_the_paper(
+    made: Graded, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(paths, "example", tmp_path)
+    assert not [*choosing.screenshot_rows(made)] and not [*choosing.sighted_rows(made)]
+    liked = {"reranked": 80, "greedy": 40, "random": 30}
+    rows = [
+        {"strategy": who, "dialogue_id": name, "turn": 2, "meme_id": meme, "judge": judge}
+        | dict.fromkeys(DIMENSIONS, score + 5 * (judge == "one"))
+        for (name, turn) in made.corpus.keys if turn == 2
+        for (who, score), meme in zip(liked.items(), ("m2", "m3", "m3"), strict=True) for judge in MARKERS
+    ]  # fmt: skip
+    write(tmp_path / "untouched", scores_of_screenshots=rows)
+    found = pd.DataFrame(choosing.screenshot_rows(made)).set_index(["source", "who"])
+    assert found.loc[("news", "reranked"), "overall"] == 82.5
+    assert found.loc[("news", "greedy"), "minus random"] == 10
+    assert found.loc[("news", "greedy"), "paper minus random"] == 0.12
+    auc = pd.DataFrame(choosing.sighted_rows(made)).set_index(["what", "score"])["AUC"]
+    assert auc["fits, against does not fit", "humor_effect"] == 1 == auc["greedy, against random", "overall"]
+
+
 def test_sums_of_grades_leave_a_dialogue_s_own_out() -> None:
     given = [made_up.grade(2, "m1", "g", 2, name="a"), made_up.grade(3, "m1", "g", 1, name="a"),
              made_up.grade(2, "m1", "g", 1, name="b"), made_up.grade(2, "m2", "g", 2, name="b")]  # fmt: skip
@@ -154,7 +219,7 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     assert json.loads(run.write(landing.TABLES).read_text())["ranking"]
     model = learned.load_placement(run.write(learned.FILE))
     assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
-    landing.measure(run)  # nobody graded this run's memes but in the table
+    landing.tabulate(run, landing.grade_run(run))  # nobody graded this run's memes but in the table
     assert landing.saved_rankings(run, "example") is None and landing.quoted(run) == {}
     few = path.read_text().splitlines()[:3]
     path.write_text("\n".join(few), encoding="utf-8")
@@ -176,7 +241,7 @@ def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> 
     split = Split("example", dialogues, memes, run.load(Annotation), {"pool": given}, marks)
     monkeypatch.setattr(learned, "splits_of", lambda *_: [split])
     made_chats.placement_file(run.write(learned.FILE))
-    landing.measure(run)
+    landing.tabulate(run, landing.grade_run(run))
     found, ids = landing.saved_rankings(run, "example")
     assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(memes)
     assert found["learned"].shape == (len(grades.queries(dialogues)), len(ids))

@@ -1,12 +1,16 @@
 """The panel of notebook 04: it places as the run does, knobs redraw, a chat of one's own finds memes."""
 
+import contextlib
+import json
 from pathlib import Path
 
 import made_up
 import pytest
 from PIL import Image
+from scripted import ScriptedBackend
 
-from memecmd_utils import chats, files, panel, retrieval, runs
+from memecmd_utils import chats, files, panel, retrieval, runs, schemas
+from memecmd_utils.llm.chat import Chat
 
 N_MEMES = 40
 DIALOGUES = [
@@ -126,6 +130,23 @@ def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp
     assert not (tmp_path / "report").exists() and list((tmp_path / "run").iterdir()) == [
         run.write("dialogues.jsonl")
     ]
+
+
+def test_a_live_model_chooses_for_a_chat_of_ones_own(tab, tmp_path: Path, monkeypatch) -> None:
+    run = runs.Run("made", tab.explorer.profile.replace(llm="local", mode="auto"), tmp_path / "run", tmp_path)
+    files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
+    run.save(ANNOTATIONS, schemas.Annotation)
+    backend = ScriptedBackend(lambda _: json.dumps({"reason": "接得上", "number": 3}, ensure_ascii=False))
+    monkeypatch.setattr(runs.Run, "chat", lambda *_: contextlib.nullcontext(Chat(backend, strict=False)))
+    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_up.vectors), tab)
+    for name, area in paste.fields.items():
+        area.value = f"news-0 {name} 5"
+    assert not paste.choose.disabled
+    paste.choose.click()
+    assert paste.note.value == "" and "the model: 接得上" in paste.chat.value
+    (asked,) = backend.requests
+    assert "我的帐篷白买了" in asked.messages[1].text and len(asked.options) == 20
+    assert tab.memes[asked.options[2]].meme_id in paste.chat.value
 
 
 def test_a_headless_run_gets_html_and_no_widget(tab, tmp_path: Path, monkeypatch) -> None:

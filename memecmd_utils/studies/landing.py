@@ -1,7 +1,7 @@
 """Notebook 04b: do memes land? All strategies, and two senders that never read the chat, by grades."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from memecmd_utils.learned import Corpus, LearnedPlacement, PlacementError, Pred
 from memecmd_utils.reranking import SMALL
 from memecmd_utils.retrieval import LEARNED, RERANKED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.schemas import Grade
+from memecmd_utils.schemas import Choice, Grade
 
 TABLES, SCORES = "landing.json", "learned.npz"
 """Files of a run: the tables that page and READMEs quote, and the rankings of its splits."""
@@ -56,8 +56,7 @@ class Graded:
 
     `found` is what learned placement says, `alone` [turns, memes] its scores without intercepts, `paper`
     those of Eq. 22. `liked` and `fitting` [turns, memes]: sum of a meme's grades, and number of turns that it
-    fits, in the example's other dialogues. `chosen` [turns] are positions of the memes that a model chose, -1
-    for none, by who chose; `asked` says at which turns it was asked.
+    fits, in the example's other dialogues. `choices` are those of models, by who chose.
     """
 
     name: str
@@ -67,8 +66,26 @@ class Graded:
     paper: np.ndarray
     liked: np.ndarray
     fitting: np.ndarray
-    chosen: Mapping[str, np.ndarray]
-    asked: Mapping[str, np.ndarray]
+    choices: Mapping[str, Sequence[Choice]]
+
+    @cached_property
+    def chosen(self) -> dict[str, np.ndarray]:
+        """Positions of the memes that a model chose, [turns], -1 for none, by who chose."""
+        return {who: self.places_of(choices) for who, choices in self.choices.items()}
+
+    @cached_property
+    def asked(self) -> dict[str, np.ndarray]:
+        """At which turns a model was asked and answered, [turns], by who was asked."""
+        at = {
+            who: {(c.dialogue_id, c.turn) for c in made if not c.unscored}
+            for who, made in self.choices.items()
+        }
+        return {who: np.array([key in keys for key in self.corpus.keys]) for who, keys in at.items()}
+
+    def places_of(self, choices: Iterable[Choice]) -> np.ndarray:
+        """Positions of chosen memes at every turn, [turns]; -1: none."""
+        at = {(choice.dialogue_id, choice.turn): choice.meme_id for choice in choices}
+        return np.array([self.corpus.column.get(at.get(key, ""), -1) for key in self.corpus.keys])
 
     @cached_property
     def rankings(self) -> dict[str, np.ndarray]:
@@ -151,6 +168,10 @@ class Graded:
         )  # fmt: skip
 
 
+Rows = Callable[[Graded], Iterator[dict[str, Any]]]
+"""What makes the rows of a table of a split."""
+
+
 def grade_split(
     run: Run,
     split: Split,
@@ -163,13 +184,8 @@ def grade_split(
     corpus = learned.corpus_of(split, encoders, run.profile, placement.turn_means)
     paper = retrieval.combine(corpus.terms(next(iter(encoders)), knobs.centring), knobs.weights)
     sums = [grades.elsewhere(pool, corpus.clusters, corpus.meme_ids, of) for of in (float, grades.fits)]
-    chosen, asked = {}, {}
-    for who, choices in reranking.choices_of(run, split).items():
-        at = {(choice.dialogue_id, choice.turn): choice.meme_id for choice in choices if not choice.unscored}
-        chosen[who] = np.array([corpus.column.get(at.get(key, ""), -1) for key in corpus.keys])
-        asked[who] = np.array([key in at for key in corpus.keys])
     found, alone = corpus.predict(placement), corpus.predict(placement.chat_alone()).scores
-    return Graded(split.name, corpus, found, alone, paper, *sums, chosen, asked)
+    return Graded(split.name, corpus, found, alone, paper, *sums, reranking.choices_of(run, split))
 
 
 def known_before(split: Split) -> list[Grade]:
@@ -177,10 +193,10 @@ def known_before(split: Split) -> list[Grade]:
     return [grade for batch, given in split.grades.items() if batch != grades.LATER[-1] for grade in given]
 
 
-def measure(run: Run) -> dict[str, pd.DataFrame]:
-    """Measure everybody on a run's graded turns and on the untouched tests, and save tables and rankings.
+def grade_run(run: Run) -> list[Graded]:
+    """What everybody says on a run's graded turns and on the untouched tests; saves all whole rankings.
 
-    Empty tables without grades, or where the weights of learned placement do not apply.
+    Nothing without grades, or where the weights of learned placement do not apply.
     """
     graded, arrays = [], {}
     try:
@@ -194,11 +210,11 @@ def measure(run: Run) -> dict[str, pd.DataFrame]:
         arrays |= {f"{one.name}/{who}": scores for who, scores in one.whole.items()}
         arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
     run.save_arrays(SCORES, **arrays)
-    return tabulate(run, graded)
+    return graded
 
 
 def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[str]] | None:
-    """`Graded.whole` of a split as `measure` saved them, rows as `grades.queries`, and the memes."""
+    """`Graded.whole` of a split as `grade_run` saved them, rows as `grades.queries`, and the memes."""
     try:
         with np.load(run.read(SCORES), allow_pickle=False) as arrays:
             found = {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{split}/")}
@@ -207,15 +223,18 @@ def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[st
         return None
 
 
-def tabulate(run: Run, graded: Sequence[Graded]) -> dict[str, pd.DataFrame]:
+def tabulate(
+    run: Run, graded: Sequence[Graded], further: Mapping[str, Rows] | None = None
+) -> dict[str, pd.DataFrame]:
     """All tables of some splits, the last one first, saved into the run's report and as `landing.json`.
 
     placed: the memes sent, a row a sender and place. differences: between two of them. sending: how often,
     and whether markers would. gate: does it tell when a meme is wanted? ranking: measures of whole rankings.
+    `further` tables are those of `choosing`.
     """
     makers = {
         "placed": placed_rows, "differences": difference_rows, "sending": sending_rows, "gate": gate_rows,
-        "ranking": ranking_rows,
+        "ranking": ranking_rows, **(further or {}),
     }  # fmt: skip
     found = {
         name: pd.DataFrame([{"split": one.name, **row} for one in graded[::-1] for row in rows(one)])
@@ -234,20 +253,22 @@ def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
     for where, at in one.turns.items():
         rest = (POPULAR, SINGLE, LEARNED, ALONE, GREEDY, RANDOM)
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if at.any() else ():
-            sent = one.measures(one.sent(who, where))
-            names = sent.index.get_level_values("dialogue").tolist()
-            known = sent[sent.specificity.notna()]
-            chats = Counter(zip(names, sent.meme, strict=True))
-            yield {
-                "where": where, "who": who, "memes": len(sent), "ungraded": sent.ungraded.mean(),
-                **statistics.mean_columns(OF_MEMES[:2], sent[[*OF_MEMES[:2]]], names, statistics.SHARE),
-                **statistics.cluster_mean(sent["mean grade"].tolist(), names, (0, 2)).columns("mean grade"),
-                **statistics.mean_columns(
-                    ["specificity"], known[["specificity"]], known.index.get_level_values(0)
-                ),
-                "different": sent.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
-                "right after another": grades.gaps_of(sent.index).count(1),
-            }  # fmt: skip
+            yield {"where": where, "who": who, **summary(one.measures(one.sent(who, where)))}
+
+
+def summary(sent: pd.DataFrame) -> dict[str, Any]:
+    """Means of `Graded.measures` with intervals, and how varied the memes are."""
+    names = sent.index.get_level_values("dialogue").tolist()
+    known = sent[sent.specificity.notna()]
+    chats = Counter(zip(names, sent.meme, strict=True))
+    return {
+        "memes": len(sent), "ungraded": sent.ungraded.mean(),
+        **statistics.mean_columns(OF_MEMES[:2], sent[[*OF_MEMES[:2]]], names, statistics.SHARE),
+        **statistics.cluster_mean(sent["mean grade"].tolist(), names, (0, 2)).columns("mean grade"),
+        **statistics.mean_columns(["specificity"], known[["specificity"]], known.index.get_level_values(0)),
+        "different": sent.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
+        "right after another": grades.gaps_of(sent.index).count(1),
+    }  # fmt: skip
 
 
 def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ measured on the same dialogues, so they differ by their choices alone (Simonsohn
 Nature Human Behaviour 4).
 """
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -12,9 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.drawing import BLUE, ORANGE, RED, canvas, style
@@ -343,74 +342,37 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
 
 
 LOOKS = {
-    "clear": ("holds, clearly", BLUE),
-    "sign only": ("holds, not clearly", "#56B4E9"),
-    "not": ("does not hold, not clearly", ORANGE),
-    "clearly opposite": ("does not hold, clearly", RED),
-}
-"""Label and colour of a state; specifications that cannot tell are not drawn."""
-SCALES = {"consistency": "text consistency (0-100)", "ungraded": "mean grade (0-2)"}
-"""Scale of a measure by a word in its name; any other is a scale of its own."""
-MOST_COLUMNS = 240
-"""Columns of the grid of choices: with more specifications each column stands for several."""
+    "holds, clearly": BLUE, "holds, not clearly": "#56B4E9", "does not hold, not clearly": ORANGE,
+    "does not hold, clearly": RED, "cannot tell": "#D0D0D0",
+}  # fmt: skip
+"""Colour of each part of a claim's specifications; what is clear is not known with few dialogues."""
 
 
-def specification_figure(curve: pd.DataFrame, claim: int) -> Figure:
-    """All specifications of one claim, sorted by their estimate, above the choices that make them.
+def claims_figure(claims: pd.DataFrame, matters: pd.DataFrame) -> Figure:
+    """A bar a claim: in which share of its specifications it holds; beside it the choice that most decides.
 
-    One column of panels for each scale that the claim is measured on. In the grid a column is dark where
-    its specifications have the row's value.
+    From the tables of `shares_by_claim` and `influential_choices`.
     """
-    counted = curve[curve["claim"] == claim]
-    drawn = counted[counted["state"].isin(list(LOOKS))]
-    scale = drawn["measure"].map(lambda m: next((of for word, of in SCALES.items() if word in m), m))
-    rows = [(axis, value) for axis in AXES if drawn[axis].nunique() > 1 for value in drawn[axis].unique()]
-    height, columns = 0.19 * max(1, len(rows)), max(1, scale.nunique())
+    clear, opposite = (claims[name].fillna(0) for name in ("clear", "clearly opposite"))
+    unclear = 1 - claims["sign"] - opposite - claims["cannot tell"]
+    parts = (clear, claims["sign"] - clear, unclear, opposite, claims["cannot tell"])
+    names = [
+        f"{textwrap.fill(claim, 44)}\n{n:,} specifications"
+        for claim, n in zip(claims["claim"], claims["worlds"], strict=True)
+    ]
     with style():
-        fig = canvas(max(5.0, 2.6 + 4.0 * columns), 3.1 + height)
-        silent = f", {len(counted) - len(drawn):,} of which cannot tell" if len(counted) > len(drawn) else ""
-        title = f"Claim {claim}: {CLAIMS[claim]}\n{len(counted):,} worlds{silent}"
-        fig.suptitle(title, fontsize=11, x=0.01, ha="left")
-        panels = fig.subplots(2, columns, squeeze=False, height_ratios=[2.4, height])
-        for number, name in enumerate(scale.unique()):
-            here = drawn[scale == name].sort_values("mean", kind="stable")
-            _draw_curve(panels[0, number], here, name)
-            _draw_grid(panels[1, number], here, rows)
-        for axes in panels[1, 1:]:
-            axes.set_yticklabels([])
-        handles = [Line2D([], [], color=colour, lw=3, label=label) for label, colour in LOOKS.values()]
-        fig.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
+        fig = canvas(10, 1.2 + 0.6 * len(claims))
+        axes, left = fig.subplots(), np.zeros(len(claims))
+        for (label, colour), part in zip(LOOKS.items(), parts, strict=True):
+            axes.barh(names, 100 * part, left=left, color=colour, height=0.6, label=label)
+            left = left + 100 * part
+        for row in matters.drop_duplicates("claim").to_dict("records"):
+            place = claims["claim"].tolist().index(row["claim"])
+            text = f"{row['choice']}: {row['best value']} for it,\n{row['worst value']} against"
+            axes.text(102, place, text, va="center", fontsize=8.5)
+        axes.set(xlim=(0, 100), xlabel="share of the specifications, %")
+        axes.text(102, -0.8, "the choice that decides most", fontsize=9)
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        fig.legend(loc="outside lower center", ncols=5, fontsize=8.5)
     return fig
-
-
-def _draw_curve(axes: Axes, curve: pd.DataFrame, scale: str) -> None:
-    x = np.arange(len(curve)) + 0.5
-    for state, (_, colour) in LOOKS.items():
-        own = (curve["state"] == state).to_numpy()
-        part = curve[own]
-        axes.vlines(x[own], part["low"], part["high"], color=colour, lw=0.5, alpha=0.45)
-        axes.plot(x[own], part["mean"], ".", color=colour, ms=3)
-    axes.plot(x, curve["mean"], color="black", lw=0.8)
-    axes.axhline(0, color="black", lw=0.8)
-    # The few that send almost nothing are very wide.
-    low, high = np.nanpercentile(curve[["low", "high", "mean"]].to_numpy(dtype=float), (0.5, 99.5))
-    axes.set(xlim=(0, len(curve)), ylim=(1.05 * min(low, 0) - 1e-3, 1.05 * max(high, 0) + 1e-3), xticks=[])
-    axes.set_title(f"{scale}, {len(curve):,} worlds", fontsize=9.5)
-    axes.set_ylabel("difference, 95% interval", fontsize=9)
-
-
-def _draw_grid(axes: Axes, curve: pd.DataFrame, rows: list[tuple[str, str]]) -> None:
-    """Which choices make each specification; several share a column where there are many."""
-    columns = min(MOST_COLUMNS, len(curve))
-    place = np.arange(len(curve)) * columns // len(curve)
-    size = np.bincount(place, minlength=columns)
-    shade = [np.bincount(place, (curve[axis] == value).to_numpy(), columns) / size for axis, value in rows]
-    if shade:
-        axes.imshow(shade, aspect="auto", cmap="Greys", vmin=0, vmax=1.25, interpolation="none")
-    signs = {"+": "plus", "-": "minus"}
-    names = [f"{NAMES.get(axis, axis)}:  {signs.get(value, value)}" for axis, value in rows]
-    axes.grid(visible=False)
-    axes.set(xticks=[], yticks=range(len(rows)))
-    axes.set_yticklabels(names, fontsize=7.5)
-    axes.tick_params(length=0)
-    axes.set_xlabel("worlds, from the smallest difference to the largest", fontsize=8.5)

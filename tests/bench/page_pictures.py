@@ -14,17 +14,25 @@ from memecmd_utils import drawing, evaluation, runs, schemas
 from memecmd_utils.files import paths
 
 TEACHING = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-VIEW = f"#d={TEACHING['lands']}&s=greedy&t=12&e=1"
-"""What the chat browser shows on the pictures, where the run has it."""
+SHOW = """
+const dialogue = document.getElementById("dialogue");
+dialogue.value = [...dialogue.options].findIndex(option => option.textContent.includes(arguments[0]));
+dialogue.dispatchEvent(new Event("change"));
+document.querySelector("#strategies input[value=reranked]")?.click();
+document.getElementById("english").click();
+document.querySelectorAll("#chat button")[11]?.click();
+document.getElementById(arguments[1]).scrollIntoView();
+"""
+"""What the chat browser shows: turn 12 of a dialogue with the memes of `reranked`, in English."""
 PICTURES = {
-    "page.png": (1400, 1000, "", None),
-    "chat_browser.png": (1400, 1000, VIEW, "chats"),
-    "phone.png": (390, 844, VIEW, "title"),
+    "page.png": (1400, 1000, None),
+    "chat_browser.png": (1400, 1000, "chats"),
+    "phone.png": (390, 844, "title"),
 }
-"""Name to width, height, what stands after the page's address, and the element that is scrolled to."""
-HERO = (range(9, 13), range(13, 15), range(15, 17))
-"""Turns of the teaching dialogue on the READMEs' first picture, one column each."""
-HERO_SIZE = (1120, 420)
+"""Name to width, height, and the element that is scrolled to."""
+HERO = (range(2, 5), range(5, 8), range(10, 13))
+"""Turns of the typical teaching dialogue on the READMEs' first picture, one column each."""
+HERO_SIZE = (1120, 480)
 HERO_STYLE = """
 body { margin: 0; background: #ededed; }
 .mc-beside { flex-wrap: nowrap; gap: 0; align-items: stretch; }
@@ -44,11 +52,11 @@ body { margin: 0; background: #ededed; }
 def take(page: Path, folder: Path) -> list[Path]:
     """Take all pictures of `page` and put them into `folder`; raises if the page wrote an error."""
     taken = []
-    for name, (width, height, view, element) in PICTURES.items():
+    for name, (width, height, element) in PICTURES.items():
         with browser.open_browser(width, height) as driver:
-            driver.get(page.resolve().as_uri() + view)
+            driver.get(page.resolve().as_uri())
             if element:
-                driver.execute_script("document.getElementById(arguments[0]).scrollIntoView()", element)
+                driver.execute_script(SHOW, TEACHING["typical"], element)
             if found := browser.errors(driver):
                 raise AssertionError(f"{page}: {found}")
             taken.append(browser.photograph(driver, folder / name))
@@ -56,13 +64,13 @@ def take(page: Path, folder: Path) -> list[Path]:
 
 
 def take_hero(run: runs.Run, folder: Path) -> Path:
-    """The dialogue whose memes land, cut to a few turns, with Greedy's memes and the English below."""
-    dialogue = drawing.teaching_dialogue(run.load(schemas.Dialogue))
+    """The typical teaching dialogue, cut to a few turns, with the memes of `reranked` and the English."""
+    dialogue = drawing.teaching_dialogue(run.load(schemas.Dialogue), "typical")
     memes = {meme.meme_id: meme for meme in run.load(schemas.Meme)}
     picks = {
         placed.turn: memes[placed.meme_id]
         for placed in run.load(schemas.Placement)
-        if placed.dialogue_id == dialogue.dialogue_id and placed.strategy == "greedy"
+        if placed.dialogue_id == dialogue.dialogue_id and placed.strategy == "reranked"
     }
     files = evaluation.meme_files(run, memes)
     parts = {

@@ -169,3 +169,11 @@ def grade(
     return schemas.Grade(
         dialogue_id=name, turn=turn, meme_id=meme_id, grader=grader, grade=value, source=source
     )
+
+
+def choice(name: str, turn: int, meme_id: str) -> schemas.Choice:
+    """A choice among 20 candidates, of which the first was taken, or none."""
+    place = int(bool(meme_id))
+    return schemas.Choice(
+        dialogue_id=name, turn=turn, meme_id=meme_id, reason="合适", place=place, shown=20, source="authored"
+    )
