@@ -129,6 +129,7 @@ def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
 
 SHARES = (
     "fits", "lands", "nobody", "both", "ungraded", "rate",
+    "fits alone", "fits in sequence", "lands alone", "lands in sequence",
     "follow-ups", "sign", "clear", "clearly opposite", "cannot tell", "sign if told",
 )  # fmt: skip
 """Columns that are printed as per cent."""
@@ -136,9 +137,14 @@ LANDING = (
     "memes", "ungraded", "fits", "lands", "mean grade", "specificity", "different", "repeats",
     "right after another",
 )  # fmt: skip
+LANDING_FURTHER: dict[str, Sequence[str]] = {
+    "sending": (), "places": (), "in_sequence": (), "screenshots": (), "sighted": (),
+    "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
+}  # fmt: skip
+"""Further tables of notebook 04b, and the columns that are shown; all of them where none are named."""
 COARSE = (
     "mean", "mean grade", "mean gap", "minus random", "specificity", "ungraded as 0", "share of repeats",
-    "share of turns", "even share",
+    "share of turns", "even share", "overall", "paper", "paper minus random",
 )  # fmt: skip
 """Columns that are printed with two digits; other numbers have three."""
 
@@ -202,16 +208,22 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
             [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
             ("effect", "metric", "comparison", "mean", "n", "dialogues", "p_holm"),
         ),
-        "landing": printed(landed.get("placed", ()), ("split", "where", "who", *LANDING)),
-        "landing_first": printed(_first_landing(landed.get("placed", ())), ("who", "where", *LANDING)),
+        "landing": printed(_deciding(landed, "placed"), ("where", "who", *LANDING)),
+        "landing_first": printed(
+            _first_landing(_deciding(landed, "placed")),
+            ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats"),
+        ),
         "landing_minus": printed(
-            landed.get("differences", ()),
-            ("split", "where", "who", "minus", "measure", "mean", "dialogues", "p"),
+            _deciding(landed, "differences"),
+            ("where", "who", "minus", "measure", "mean", "dialogues", "p"),
         ),
         "landing_ranking": printed(
             landed.get("ranking", ()), ("split", "what", "turns", *landing.OF_RANKINGS)
         ),
-        "landing_sending": printed(landed.get("sending", ())),
+        **{
+            f"landing_{name}": printed(landed.get(name, ()), columns)
+            for name, columns in LANDING_FURTHER.items()
+        },
         "ablation": printed(
             [row for row in studies["ablation"] if row["measure"] == "nDCG@5"],
             ("embedder", "compares", "full", "rest", "difference"),
@@ -234,12 +246,17 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in found.items() if len(table)}
 
 
+def _deciding(landed: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> list[Mapping[str, Any]]:
+    """Of a table the rows of the last test, which decides; those of the other splits stand in its CSV."""
+    rows = landed.get(name, ())
+    return [row for row in rows if row["split"] == rows[0]["split"]]
+
+
 def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of the split that decides: each sender at its own turns, then all others at the turns of `reranked`."""
-    mine = [row for row in rows if row["split"] == rows[0]["split"] and row["where"] != landing.ALL]
-    own = [row for row in mine if row["who"] == row["where"]]
+    """Each sender at its own turns, then all others at the turns of `reranked`."""
+    own = [row for row in rows if row["who"] == row["where"]]
     first = own[0]["where"] if own else ""
-    return own + [row for row in mine if row["where"] == first != row["who"]]
+    return own + [row for row in rows if row["where"] == first != row["who"]]
 
 
 def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -287,6 +304,10 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "sending": _by(landed.get("sending", ()), "split", "who"),
         "gate": _by(landed.get("gate", ()), "split", "gate"),
         "ranking": _by(landed.get("ranking", ()), "split", "what"),
+        "settings": _by(landed.get("settings", ()), "setting"),
+        "sequence": _by(landed.get("in_sequence", ()), "who"),
+        "screens": _by(landed.get("screenshots", ()), "source", "who"),
+        "sighted": _by(landed.get("sighted", ()), "what", "score"),
         "ablation": _by(ndcg, "embedder", "compares"),
         "forms": _by(studies.get("threshold", ()), "form"),
         "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),

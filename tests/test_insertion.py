@@ -1,6 +1,9 @@
 import csv
 import json
 import re
+import shutil
+from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import made_chats
@@ -8,12 +11,13 @@ import made_up
 import numpy as np
 import pandas as pd
 import pytest
-from fault_server import Answer, FaultServer, chat_reply
+from fault_server import Answer, FaultServer, chat_reply, error
 
 from memecmd_utils import chats, files, retrieval, runs, schemas
 from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
 from memecmd_utils.llm.messages import EndpointError
+from memecmd_utils.reranking import Chooser
 from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
@@ -284,6 +288,32 @@ def test_reranked_memes_are_what_a_model_chooses(run, tmp_path, monkeypatch) -> 
     assert [r["meme_id"] for r in read_csv(tmp_path / "o.csv")] == ["", "m03", "", "m06"]
     assert told.startswith("2 memes (2 different)")
     assert "说到 k3" in (tmp_path / "o.html").read_text(encoding="utf-8")
+
+    # Anew, by a model that fails at first, and killed before the last turn: the same choices.
+    shutil.rmtree(tmp_path / "raw")
+    tried = Counter()
+
+    def fails_first(body):
+        tried[json.dumps(body)] += 1
+        return Answer(error("busy"), 503) if tried[json.dumps(body)] == 1 else answer(body)
+
+    real, turns = Chooser._choose_at, iter(range(9))
+
+    async def killed(self, *where):
+        if next(turns) == 2:
+            raise KeyboardInterrupt
+        return await real(self, *where)
+
+    with FaultServer(fails_first).running() as server:
+        name = made_chats.live_profile(tmp_path, server.url)
+        insert = partial(chats.insert_file, source, tmp_path / "q.csv", name, run_name="made")
+        monkeypatch.setattr(Chooser, "_choose_at", killed)
+        with pytest.raises(KeyboardInterrupt):
+            insert(strategy="reranked")
+        insert(strategy="reranked")
+    assert len(tried) == 3 and set(tried.values()) == {2}, "what was answered is not asked again"
+    first, last = ((tmp_path / f"{out}.csv").read_bytes() for out in "oq")
+    assert first.replace(b"o_memes/", b"q_memes/") == last
 
 
 # --- the summary agent
