@@ -150,6 +150,7 @@ class LocalServer:
     """llama.cpp on a free loopback port. Use as a context manager; `backend()` talks to it."""
 
     def __init__(self, name: str, parallel: int = 2, context: int = 4096, threads: int | None = None) -> None:
+        """With `parallel=1` no prompt is kept either: an answer hangs on its prompt, and not on those before."""
         self.name, self.parallel, self.context = name, parallel, context
         self.threads = threads or cores()
         self._server: Any = None
@@ -166,6 +167,7 @@ class LocalServer:
         parameters.cpuparams.n_threads = self.threads
         parameters.hostnames = ["127.0.0.1"]
         parameters.port = 0  # the system picks a free one
+        parameters.cache_prompt = self.parallel > 1
         parameters.cache_ram_mib = 512  # of old prompts; the default of 8 GiB starves a laptop
         parameters.swa_full = True  # a sliding window (Gemma) would forget the prefix that questions share
         parameters.verbosity = -1  # it logs every token's slot otherwise

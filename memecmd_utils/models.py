@@ -75,7 +75,8 @@ def _model(
         return AuthoredBackend(authored.texts()), profile.models.concurrency, None
     replays = profile.models.mode == "recorded"
     if llm == "local":
-        at_once = min(profile.models.concurrency, 2)
+        # A chat of one's own gets the same memes when it is asked again after a kill.
+        at_once = 1 if role == "chooser" or name == "own_chats" else min(profile.models.concurrency, 2)
         server = LocalServer(local_model, at_once, threads=profile.models.local_threads)
         local = (server if replays else stack.enter_context(server)).backend()
         return local, at_once, budget(run, name, local.endpoint)

@@ -80,15 +80,17 @@ def screenshot_rows(one: Graded) -> Iterator[dict[str, Any]]:
         return
     paper = evaluation.paper_table_1().query("metric == 'judge'").set_index("dataset")
     overall = {who: of.set_index(["dialogue_id", "turn"])["overall"] for who, of in frame.groupby("strategy")}
-    for kind in ("news", "role"):
-        here = {who: of[of.index.get_level_values(0).str.startswith(kind)] for who, of in overall.items()}
+    for kind in ("all", "news", "role"):
+        begin = "" if kind == "all" else kind
+        here = {who: of[of.index.get_level_values(0).str.startswith(begin)] for who, of in overall.items()}
         for who, of in here.items():
             got = statistics.cluster_mean(of.tolist(), of.index.get_level_values(0), (0, 100))
             gap = statistics.paired_difference(of.to_dict(), here[RANDOM].to_dict())
             row = {"source": kind, "who": who, "memes": len(of), **got.columns("overall")}
             row |= gap.columns("minus random") if who != RANDOM else {}
-            row["paper"] = paper.loc[f"{kind}-18"].get(who, np.nan)
-            yield {**row, "paper minus random": paper.loc[f"{kind}-18"].get(f"{who}_difference", np.nan)}
+            printed = {} if kind == "all" else paper.loc[f"{kind}-18"]
+            row["paper"] = printed.get(who, np.nan)
+            yield {**row, "paper minus random": printed.get(f"{who}_difference", np.nan)}
 
 
 def sighted_rows(one: Graded) -> Iterator[dict[str, Any]]:
