@@ -23,7 +23,7 @@ from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.studies import landing
+from memecmd_utils.studies import choosing, landing
 
 # --- The records of a run
 
@@ -138,7 +138,10 @@ LANDING = (
     "right after another",
 )  # fmt: skip
 LANDING_FURTHER: dict[str, Sequence[str]] = {
-    "sending": (), "places": (), "in_sequence": (), "screenshots": (), "sighted": (),
+    "sending": (), "sighted": ("what", "score", "AUC"),
+    "places": ("split", "who", "choices", *choosing.QUARTERS, "p"),
+    "in_sequence": ("who", "memes", "fits alone", "fits in sequence", "lands alone", "lands in sequence"),
+    "screenshots": ("source", "who", "memes", "overall", "minus random", "paper", "paper minus random"),
     "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
 }  # fmt: skip
 """Further tables of notebook 04b, and the columns that are shown; all of them where none are named."""
@@ -305,6 +308,7 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "gate": _by(landed.get("gate", ()), "split", "gate"),
         "ranking": _by(landed.get("ranking", ()), "split", "what"),
         "settings": _by(landed.get("settings", ()), "setting"),
+        "places": _by(landed.get("places", ()), "split", "who"),
         "sequence": _by(landed.get("in_sequence", ()), "who"),
         "screens": _by(landed.get("screenshots", ()), "source", "who"),
         "sighted": _by(landed.get("sighted", ()), "what", "score"),

@@ -29,9 +29,9 @@ KEY = ["strategy", "dialogue_id", "turn", "meme_id"]
 def setting_rows(one: Graded) -> Iterator[dict[str, Any]]:
     """What is sent under each of `SETTINGS`, on the dialogues that have choices under all of them."""
     paths_of = {name: paths.example / one.name / f"{file}.jsonl" for name, file in SETTINGS.items()}
-    if not all(path.is_file() for path in paths_of.values()):
+    made = {name: files.read_jsonl(path, Choice) for name, path in paths_of.items() if path.is_file()}
+    if len(made) < 2:
         return
-    made = {name: files.read_jsonl(path, Choice) for name, path in paths_of.items()}
     shared = set.intersection(*({choice.dialogue_id for choice in choices} for choices in made.values()))
     among = np.isin(one.corpus.names, list(shared))
     for name, choices in made.items():
