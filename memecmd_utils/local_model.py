@@ -150,7 +150,7 @@ class LocalServer:
     """llama.cpp on a free loopback port. Use as a context manager; `backend()` talks to it."""
 
     def __init__(self, name: str, parallel: int = 2, context: int = 4096, threads: int | None = None) -> None:
-        """With `parallel=1` no prompt is kept either: an answer hangs on its prompt, and not on those before."""
+        """With `parallel=1` no prompt is kept either: an answer depends on its own prompt alone."""
         self.name, self.parallel, self.context = name, parallel, context
         self.threads = threads or cores()
         self._server: Any = None
