@@ -92,7 +92,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     )
     # What page and READMEs quote of the ground truth and of the studies.
     shown = ("agreement", "placed", "retrieval")
-    quoted = ("claims", "ablation", "threshold", "threshold_minus", "hub_shares")
+    quoted = ("claims", "ablation", "threshold", "threshold_minus")
     made = run.load_json("studies.json")
     found |= {
         "gates": dict(records.gates),
@@ -232,10 +232,6 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
             ("embedder", "compares", "full", "rest", "difference"),
         ),
         "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "mean", "clear")),
-        "hubs": printed(
-            studies["hub_shares"],
-            ("embedder", "scores", "where", "repeats", "share of repeats", "share of turns"),
-        ),
         "judges": printed(
             studies["trust"],
             ("judge", "reading", "dialogues", "AUC random", "AUC hard", "alpha wordings", "verdict"),
@@ -315,7 +311,6 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "ablation": _by(ndcg, "embedder", "compares"),
         "forms": _by(studies.get("threshold", ()), "form"),
         "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
-        "hubs": _by(studies.get("hub_shares", ()), "embedder", "scores", "where"),
         "trust": studies.get("trust", []),
         "claims": _by(studies.get("claims", ()), "claim"),
     }

@@ -6,7 +6,8 @@ none. Of a meme it reads caption and picture note (or annotation, or sees the pi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -52,32 +53,26 @@ class RankedChat(NamedTuple):
     gate: Gate | None = None
 
 
+@dataclass(frozen=True)
 class Chooser:
-    """Asks a model to choose, for memes of one library."""
+    """Asks a model to choose, for memes of one library; `image` (meme -> data URL) is for one that sees."""
 
-    def __init__(
-        self,
-        chat: Chat,
-        profile: Profile,
-        index: MemeIndex,
-        memes: Mapping[str, Meme],
-        annotations: Sequence[Annotation],
-        image: Callable[[Meme], str] | None = None,
-    ) -> None:
-        """`image` (meme -> data URL) is for a model that sees."""
-        self.chat, self.profile, self.ids, self.memes, self.image = (
-            chat,
-            profile,
-            index.meme_ids,
-            memes,
-            image,
-        )
-        self.annotations = {annotation.meme_id: annotation for annotation in annotations}
+    chat: Chat
+    profile: Profile
+    index: MemeIndex
+    memes: Mapping[str, Meme]
+    annotations: Sequence[Annotation]
+    image: Callable[[Meme], str] | None = None
+
+    @cached_property
+    def said(self) -> dict[str, Annotation]:
+        """Annotations by meme."""
+        return {annotation.meme_id: annotation for annotation in self.annotations}
 
     def request(self, ranked: RankedChat, row: int, sent: Mapping[int, str]) -> Request:
         """What is asked at `ranked.turns[row]`; `sent` are the memes of the turns before it."""
         knobs, turn, name = self.profile.retrieval, ranked.turns[row], ranked.name
-        found = [self.ids[meme] for meme in ranked.memes[row].tolist() if meme >= 0]
+        found = [self.index.meme_ids[meme] for meme in ranked.memes[row].tolist() if meme >= 0]
         best = [meme for meme in found if meme not in sent.values()][: knobs.rerank_k]
         rng = statistics.rng(self.profile.seed, "order of candidates", name, turn)
         shown = [best[place] for place in rng.permutation(len(best))]
@@ -107,7 +102,7 @@ class Chooser:
         )
 
     def _option(self, number: int, meme_id: str) -> str:
-        meme, said = self.memes[meme_id], self.annotations[meme_id]
+        meme, said = self.memes[meme_id], self.said[meme_id]
         return prompts.render(
             "choice_option", number=number, by_annotation=self.profile.retrieval.rerank_by == "annotation",
             seen=self.image is not None, text=meme.text, picture=meme.picture_note,

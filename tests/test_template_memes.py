@@ -366,7 +366,7 @@ ROWS = {
 }  # fmt: skip
 
 
-def matched(monkeypatch, values: float | Exception = 0.25) -> matching.Matches:
+def matched(monkeypatch, values: float | Exception = 0.25) -> pd.DataFrame:
     def distances(pairs: list) -> np.ndarray:
         if isinstance(values, Exception):
             raise values
@@ -383,7 +383,7 @@ def matched(monkeypatch, values: float | Exception = 0.25) -> matching.Matches:
 
 def test_the_nearest_template_is_matched_and_checked(monkeypatch, capsys) -> None:
     done = matched(monkeypatch)
-    pairs = done.pairs.set_index(["instance", "variant"])
+    pairs = done.set_index(["instance", "variant"])
     both = np.hstack([ROWS["near"], ROWS["says"]]), np.hstack([ROWS["cat"], ROWS["about cat"]])
     assert pairs.loc[("near", "concatenated"), "distance"] == pytest.approx(np.linalg.norm(both[0] - both[1]))
     assert not pairs.loc[("far", "concatenated"), "near"] and not pairs.loc[("far", "concatenated"), "kept"]
@@ -392,23 +392,16 @@ def test_the_nearest_template_is_matched_and_checked(monkeypatch, capsys) -> Non
     assert row["template"] == "dog" and row["distance"] == pytest.approx(cosine) and row["kept"]
     missing = matched(monkeypatch, ModelMissing("LPIPS is not here"))
     assert capsys.readouterr().out == "not computed here: LPIPS is not here\n"
-    assert not missing.pairs["kept"].any()
-    assert missing.pairs["near"].sum() == done.pairs["near"].sum()
+    assert not missing["kept"].any()
+    assert missing["near"].sum() == done["near"].sum()
 
 
-def test_what_a_person_said_is_read_and_counted(tmp_path: Path, monkeypatch) -> None:
-    done, file = matched(monkeypatch), tmp_path / "said.csv"
-    run = run_of(tmp_path, cm50={"matching": {"confirmed": str(file), "clip": "own/clip"}})
-    file.write_text("\ufeffinstance,template,action\nnear,cat,keep\n", encoding="utf-8")
-    said = matching.confirmed_matches(run, done, "memecap")
-    assert said["template"].tolist() == ["cat", "dog"] and said["confirmed"].tolist()[:1] == [True]
-    counts = matching.match_counts(run, done, said, "memecap")
-    assert counts.loc["confirmed by a person", "pairs"] == "1 (1 looked at)"
-    assert counts.loc["confirmed by a person", "paper"] == "another model: none"
-    for row in ("near,horse,keep", "near,cat,perhaps", "x"):
-        file.write_text(f"instance,template,action\n{row}\n", encoding="utf-8")
-        with pytest.raises(data_sets.DataSetError, match=r"said\.csv"):
-            matching.confirmed_matches(run, done, "memecap")
+def test_pairs_are_counted_beside_the_papers(tmp_path: Path, monkeypatch) -> None:
+    done, run = matched(monkeypatch), run_of(tmp_path, cm50={"matching": {"clip": "own/clip"}})
+    assert matching.kept_pairs(done)["template"].tolist() == ["cat", "dog"]
+    counts = matching.match_counts(run, done, "memecap")
+    assert counts.loc["pairs of all variants", "pairs"] == 2
+    assert counts.loc["confirmed by a look at each", "paper"] == "another model: none"
 
 
 # --- metrics and tables -------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import pandas as pd
 from memecmd_utils.evaluation import frame_rows
 from memecmd_utils.runs import Run
 from memecmd_utils.studies.ablation import compare_sources, fit_weights, leave_one_out
-from memecmd_utils.studies.hubness import hubness_study
 from memecmd_utils.studies.selection import threshold_tables
 from memecmd_utils.studies.specification_curve import (
     claims_figure,

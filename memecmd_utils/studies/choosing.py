@@ -46,13 +46,9 @@ def place_rows(one: Graded) -> Iterator[dict[str, Any]]:
 
     for who, choices in one.choices.items():
         quarters = Counter((c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id)
-        counts = {name: quarters[place] for place, name in enumerate(QUARTERS)}
-        yield {
-            "who": who,
-            "choices": sum(counts.values()),
-            **counts,
-            "p": chisquare([*counts.values()]).pvalue,
-        }
+        counts = [quarters[place] for place in range(len(QUARTERS))]
+        at = dict(zip(QUARTERS, counts, strict=True))
+        yield {"who": who, "choices": sum(counts), **at, "p": chisquare(counts).pvalue}
 
 
 def sequence_rows(one: Graded) -> Iterator[dict[str, Any]]:

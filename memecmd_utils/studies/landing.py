@@ -38,8 +38,6 @@ COMPARED = {
 OF_MEMES = ("fits", "lands", "mean grade", "specificity")
 OF_RANKINGS = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
 RANKINGS_COMPARED = ((LEARNED, PAPER), (LEARNED, POPULAR), (POPULAR, PAPER), (ALONE, POPULAR))
-
-
 PLACE = ("dialogue", "turn")
 
 

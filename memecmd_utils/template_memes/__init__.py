@@ -27,10 +27,9 @@ from memecmd_utils.template_memes.filter import (
 )
 from memecmd_utils.template_memes.lesson import derived_counts, draw_template, made_up_records
 from memecmd_utils.template_memes.matching import (
-    confirmed_matches,
+    kept_pairs,
     match_counts,
     match_data_set,
-    write_match_sheet,
 )
 from memecmd_utils.template_memes.metrics import all_metrics
 from memecmd_utils.template_memes.prompts import prompt_table

@@ -203,10 +203,10 @@ def estimate_readings(
 def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) -> list[MemeReading]:
     """Ask every prompt of `cm50.annotation.evaluate` about the memes of its row in Tables 9 to 11.
 
-    `pairs`: what `confirmed_matches` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
+    `pairs`: what `kept_pairs` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
     test set, all others about MemeCap's: rows on a test set about every meme, the others about memes matched
-    with a template and not rejected by a person, also where the paper has 11 memes that it does not name. Ids
-    of the readings are names of pictures, without suffix.
+    with a template, also where the paper has 11 memes that it does not name. Ids of the readings are names of
+    pictures, without suffix.
     """
     folder, readings = data_sets.picture_folder(run.profile), []
     there = data_sets.pictures_below(folder) if sees(run) else {}
@@ -230,7 +230,7 @@ def _with_templates(
     found: Mapping[str, fetch.LocatedSource], pairs: pd.DataFrame, dataset: DataSet
 ) -> list[TemplateMeme]:
     """Memes of a data set with the template that they were matched with, else `UNKNOWN`."""
-    taken = pairs[pairs["confirmed"].ne(False)].drop_duplicates("instance")
+    taken = pairs.drop_duplicates("instance")
     templates = dict(zip(taken["instance"], taken["template"], strict=True))
     memes = {
         meme.image: TemplateMeme(

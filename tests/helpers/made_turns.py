@@ -1,4 +1,4 @@
-"""Made-up graded turns: it is known what carries the meaning, which memes are hubs, and what fits."""
+"""Made-up graded turns: it is known what carries the meaning, and what fits."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -21,14 +21,11 @@ def _unit(*names: str) -> np.ndarray:
 
 
 def encode(texts: Sequence[str], side: str) -> np.ndarray:
-    """`subject/detail` to a vector of the subject, a little of the detail, and of a common part.
-
-    All texts of turns have the common part, and of the memes those whose subject begins with `hub`.
-    """
+    """`subject/detail` to a vector of the subject and a little of the detail; turns share a common part."""
     rows = []
     for text in texts:
         subject, _, _ = text.partition("/")
-        common = 1.0 if side == "query" else 3.0 if subject.startswith("hub") else 0.0
+        common = float(side == "query")
         rows.append(_unit(subject) + 0.5 * _unit(text) + common * _unit("common"))
     stacked = np.array(rows, dtype=np.float32).reshape(len(texts), 24)
     return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
@@ -39,7 +36,6 @@ def world(
     turns: int = 8,
     memes: int = 12,
     carried_by: Collection[str] = FIELDS,
-    hubs: int = 0,
     graded: bool = True,
     unscored: Collection[tuple[int, int]] = (),
     **settings: object,
@@ -50,12 +46,9 @@ def world(
     (dialogue, turn) without a usable summary; `settings` go into the profile.
     """
     rng, ids = np.random.default_rng(3), [f"m{i:03d}" for i in range(memes)]
-    subject = {name: f"hub{name}" if i < hubs else name for i, name in enumerate(ids)}
     # Which attribute it is stands in the subject, so that S+ says nothing of E.
     annotations = [
-        made_up.annotation(
-            name, s_minus=f"minus {name}", **{of: f"{subject[name]} {f}" for f, of in FIELDS.items()}
-        )
+        made_up.annotation(name, s_minus=f"minus {name}", **{of: f"{name} {f}" for f, of in FIELDS.items()})
         for name in ids
     ]
     built, grades, marks = [], [], []
@@ -67,7 +60,7 @@ def world(
         summaries = []
         for summary in plain.summaries:
             wanted, other = rng.choice(memes, 2, replace=False)
-            said = {f: subject[ids[wanted if f in carried_by else other]] for f in FIELDS}
+            said = {f: ids[wanted if f in carried_by else other] for f in FIELDS}
             texts = {f: f"{said[f]} {f}/{number}-{summary.turn}" for f in FIELDS}
             why = "made up" if (number, summary.turn) in unscored else ""
             summaries.append(summary.model_copy(update={**texts, "unscored": why}))
