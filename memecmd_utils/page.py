@@ -1,45 +1,46 @@
 """The page of a run: one HTML file that holds its answers, chats, tables, figures and library.
 
-It reads what the stages wrote; all words stand in `html/index.html.j2` and its parts.
+It opens on one chat. It reads what the stages wrote; all words stand in `html/index.html.j2` and its parts.
 """
 
 import base64
 import hashlib
 import json
-import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
-from PIL import Image
 
 from memecmd_utils import benchmark, drawing, evaluation, files, pictures, release, report, retrieval, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
-from memecmd_utils.runs import Run
+from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.settings import Profile
+from memecmd_utils.studies import landing
 
 DIALOGUES, LIBRARY, LEADING = 60, 400, 10
 """Most dialogues, memes and systems of a leaderboard on the page; the release and `tables/` have all."""
-SIDE = 240
+SIDE = 200
 """Longest side of a meme's picture, in pixels."""
-TALL = 1000
-"""CSS pixels from which on a figure folds."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
-UNGATED = ("random", retrieval.LEARNED, retrieval.RERANKED)
-"""Strategies that do not ask the paper's gate."""
+TABS = (retrieval.RERANKED, "greedy", landing.POPULAR, "random")
+"""Strategies that stand first above the chat."""
+POPULAR_WORDS = "the memes that graders liked best in other chats, at the turns that Reranked chose"
+WEIGHTS_OF_DELTA = np.linspace(0, 1, 21)
+"""Weights of S- that the page's slider has."""
 
 
 def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `report.write_numbers`."""
-    chats = chat_payload(records, run.profile) if records.dialogues else None
+    chats = chat_payload(records, run.profile, numbers, saved_ranking(run)) if records.dialogues else None
     folder = run.read("memes.parquet").parent
     library = cards(records, lambda meme: pictures.thumbnail(folder / meme.file, SIDE), chats)
     if chats:
@@ -64,7 +65,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "library": library,
         "n_memes": len(records.memes),
         "licences": Counter(card["meme"].licence for card in library).items(),
-        "figures": {name: _figure(run.report / "figures" / f"{name}.png") for name in FIGURES},
+        "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
         "notebooks": [path.stem for path in sorted(run.report.glob("0*.html"))],
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
         "sources": release.provenance(records.of_release()),
@@ -85,10 +86,11 @@ def rewrite_page(run: Run) -> None:
 
 
 def _draw_teaching_chat(run: Run, records: Records) -> None:
-    """Write `chat.png`: the dialogue that lessons follow, with the memes of the first strategy."""
-    strategy = (evaluation.case_strategies(run.profile) or [""])[0]
+    """Write `chat.png`: the dialogue that lessons follow, with the first tab's memes."""
+    known = run.profile.retrieval.strategies
     memes = {meme.meme_id: meme for meme in records.memes}
     dialogue = drawing.teaching_dialogue(records.dialogues)
+    strategy = next((name for name in (*TABS, *known) if name in known), "")
     target = run.report / "figures" / "chat.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     evaluation.screenshot(run, dialogue, records.placements, strategy, memes).save(target)
@@ -102,17 +104,6 @@ def _digest(script: str) -> str:
 def page_json(value: Any) -> Markup:
     """JSON for a script element: no sign in it ends the element or opens a comment. NaN is an error."""
     return htmlsafe_json_dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _figure(picture: Path) -> dict[str, Any] | None:
-    """A figure for the page: embedded, `width` in CSS pixels, and whether it folds."""
-    if not picture.is_file():
-        return None
-    # Figures are saved at 150 dots an inch for sharp print; a page counts 96 pixels an inch.
-    with Image.open(picture) as opened:
-        share = min(1.0, 96 / opened.info.get("dpi", (96, 96))[0])
-        size = {"width": round(opened.width * share), "tall": opened.height * share > TALL}
-    return {**size, "url": files.data_url(drawing.fewer_colours(picture.read_bytes()))}
 
 
 def table_of(run: Run, name: str) -> Markup:
@@ -144,13 +135,44 @@ def _leaderboards(run: Run) -> dict[str, Markup]:
 # --- The chats: what the page's script reads, compact rows instead of records
 
 
-def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
+class SavedRanking(NamedTuple):
+    """What stage 04b knows of the run's graded turns.
+
+    `terms` [4, turns, memes] of Eq. 18-21; `popular` [turns, memes], positions of the memes that are liked in
+    other dialogues, best first; `promises` [2, turns], score and threshold of learned placement's gate.
+    """
+
+    rows: Mapping[str, int]
+    meme_ids: Sequence[str]
+    terms: np.ndarray
+    popular: np.ndarray
+    promises: np.ndarray
+
+
+def saved_ranking(run: Run) -> SavedRanking:
+    """What `landing.grade_run` saved of the run's own turns; no rows where nobody graded."""
+    try:
+        with np.load(run.read(landing.SCORES), allow_pickle=False) as kept:
+            ids = kept[f"{run.profile.name} memes"].tolist()
+            order = retrieval.order(kept[f"{run.profile.name}/{landing.POPULAR}"], ids)
+            rows = {key: row for row, key in enumerate(kept["turns"].tolist())}
+            return SavedRanking(rows, ids, kept["terms"], order, kept["learned gate"])
+    except (StageMissing, KeyError):
+        return SavedRanking({}, (), *[np.empty(0)] * 3)
+
+
+def chat_payload(
+    records: Records, profile: Profile, numbers: Mapping[str, Any], saved: SavedRanking
+) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
-    strategies = list(profile.retrieval.strategies)
-    scores, graders = placed_scores(records), len(records.truth.graders)
+    known = set(profile.retrieval.strategies)
+    words = {name: schemas.STRATEGIES[name] for name in sorted(known, key=list(schemas.STRATEGIES).index)}
+    if saved.rows and retrieval.RERANKED in known:
+        words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
     kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
+    shown = [dialogue for dialogue in records.dialogues if dialogue.dialogue_id in chosen]
     halves = retrieval.halves(records.dialogues)
     tops, placed, marks = (
         _by_dialogue(rows) for rows in (records.candidates, records.placements, records.truth.marks)
@@ -159,20 +181,21 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
     def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
         return records.truth.means.get((dialogue_id, turn), {}).get(meme_id)
 
-    def said_of(p: schemas.Placement) -> list[float | None]:
-        place = p.strategy, p.dialogue_id, p.turn
-        graded = [grade(p.dialogue_id, p.turn, p.meme_id)] if graders else []
-        return [*graded, *(of.get(place) for of in scores.values())]
-
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
-        name = dialogue.dialogue_id
-        top: dict[int, list[schemas.Candidate]] = {}
-        for candidate in sorted(tops.get(name, ()), key=lambda c: c.rank):
-            top.setdefault(candidate.turn, []).append(candidate)
-        mine = placed.get(name, ())
-        sent = {p.turn for p in mine if p.strategy not in UNGATED}
-        turns = [summary.turn for summary in dialogue.summaries]
-        best = {turn: top[turn][0].score if turn in top else -math.inf for turn in turns}
+        name, turns = dialogue.dialogue_id, [summary.turn for summary in dialogue.summaries]
+        top: dict[int, dict[str, list[float]]] = {}
+        for c in sorted(tops.get(name, ()), key=lambda c: c.rank):
+            top.setdefault(c.turn, {})[c.meme_id] = [c.alpha, c.delta, c.beta, c.gamma]
+        sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
+        for p in placed.get(name, ()):
+            sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
+        rows = {turn: saved.rows[key] for turn in turns if (key := f"{name}/{turn}") in saved.rows}
+        for turn, row in rows.items():
+            top[turn] = best_at_some_weight(saved, row, profile) | top.get(turn, {})
+        if landing.POPULAR in words:
+            for place, turn in enumerate(sorted(sent[retrieval.RERANKED].keys() & rows.keys())):
+                meme = saved.meme_ids[saved.popular[rows[turn], place]]
+                sent[landing.POPULAR][turn] = [meme, grade(name, turn, meme), ""]
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))
@@ -186,79 +209,51 @@ def chat_payload(records: Records, profile: Profile) -> dict[str, Any]:
             "source": schemas.describe_source(dialogue.source),
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
-            "gate": gate_path(best, records.gates[halves[name]], sent),
+            "half": halves[name],
+            "promise": {turn: np.round(saved.promises[:, row], 3).tolist() for turn, row in rows.items()},
             "top": {
                 turn: [
-                    [c.meme_id, *(round(x, 4) for x in (c.alpha, c.delta, c.beta, c.gamma, c.score)),
-                     grade(name, turn, c.meme_id)]
-                    for c in found
+                    [m, *(round(float(x), 4) for x in parts), grade(name, turn, m)]
+                    for m, parts in found.items()
                 ]
                 for turn, found in top.items()
             },
-            "placed": {
-                strategy: {
-                    p.turn: [p.meme_id, _rounded(p.score), said_of(p), p.reason]
-                    for p in mine if p.strategy == strategy
-                }
-                for strategy in strategies
-            },
+            "placed": sent,
             "marks": marked,
-        }  # fmt: skip
+        }
 
     return {
-        "strategies": [
-            [name, schemas.STRATEGIES[name].label, schemas.STRATEGIES[name].does, name not in UNGATED]
-            for name in strategies
-        ],
-        "measures": [
-            *([f"Mean grade of {graders} graders (0-2; a model's, not people's)"] if graders else []),
-            *scores,
-        ],
+        "strategies": [[name, *words[name]] for name in dict.fromkeys((*TABS, *words)) if name in words],
+        "tabs": list(TABS),
+        "rates": landing_rates(numbers),
         "weights": list(profile.retrieval.weights),
+        "gates": dict(records.gates),
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
         "meme_position": profile.retrieval.meme_position,
-        "dialogues": [chat(d) for d in records.dialogues if d.dialogue_id in chosen],
+        "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
+        "dialogues": [chat(dialogue) for dialogue in shown],
     }
 
 
-def placed_scores(records: Records) -> dict[str, dict[tuple[str, str, int], float | None]]:
-    """What judges and consistency say of placed memes: measure to scores by strategy, dialogue and turn."""
-    longest: dict[str, int] = {}
-    for rating in records.ratings:  # a judge may have rated prefixes too
-        longest[rating.judge] = max(rating.n_turns, longest.get(rating.judge, 0))
-    rows = [(f"Judge {r.judge}", r, r.overall) for r in records.ratings if r.n_turns == longest[r.judge]]
-    rows += [
-        (f"Consistency with u_t, {c.scorer}", c, c.score) for c in records.consistency if c.text == "u_t"
-    ]
-    found: dict[str, dict[tuple[str, str, int], float | None]] = {}
-    for name, at, score in rows:
-        found.setdefault(f"{name} (0-100)", {})[at.strategy, at.dialogue_id, at.turn] = _rounded(score)
-    return found
+def best_at_some_weight(saved: SavedRanking, row: int, profile: Profile) -> dict[str, list[float]]:
+    """The memes of a turn that are best under some weight of S-, with their four terms."""
+    w, x = np.array(profile.retrieval.weights), saved.terms[:, row].astype(float)  # [4], [4, memes]
+    others = w[0] * x[0] + w[2] * x[2] + w[3] * x[3]
+    best = np.unique((others + WEIGHTS_OF_DELTA[:, None] * x[1]).argmax(axis=1))
+    return {saved.meme_ids[m]: x[:, m].tolist() for m in best}
 
 
-def gate_path(
-    scores: Mapping[int, float], calibration: Mapping[str, Any], sent: set[int]
-) -> dict[int, tuple[float | None, float, bool]]:
-    """Gate score, threshold and decision by turn (Eq. 23); a turn without a summary has no score.
+def landing_rates(numbers: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Shares of a strategy's memes that land and that fit, on the test that decides; else in the run.
 
-    `scores`: raw top-1 T by turn, -inf where there is none. `sent`: the turns at which the gate opened.
-    They are taken from the records: the calibration is written with six digits, and a score may come that
-    near to its threshold.
+    A strategy that does not choose its turns is measured at those of `reranked`.
     """
-    gate = retrieval.Gate(calibration["theta0"], calibration["penalty"], calibration["decay"])
-    path, since = {}, math.inf
-    for turn, raw in scores.items():
-        since += 1
-        score = (raw - calibration["score_mean"]) / calibration["score_std"]
-        known = round(score, 4) if math.isfinite(score) else None
-        path[turn] = known, round(gate.theta0 + gate.rise(since), 4), turn in sent
-        since = 0 if turn in sent else since
-    return path
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(float(value), 4)
+    rows = numbers["landing"].get("placed", ())
+    last = [row for row in rows if row["split"] == rows[0]["split"]]
+    found = {row["strategy"]: (row["both"], row["fits"]) for row in numbers["levels"]}
+    found |= {row["who"]: (row["lands"], row["fits"]) for row in last if row["where"] == retrieval.RERANKED}
+    return found | {row["who"]: (row["lands"], row["fits"]) for row in last if row["where"] == row["who"]}
 
 
 def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
@@ -293,16 +288,12 @@ def cards(
     others = [meme.meme_id for meme in records.memes if meme.meme_id not in needed]
     shown = needed | set(others[: max(0, LIBRARY - len(needed))])
     annotated = {said.meme_id: said for said in records.annotations}
-    times: dict[str, Counter[str]] = {}
-    for placed in records.placements:
-        times.setdefault(placed.meme_id, Counter())[placed.strategy] += 1
     return [
         {
             "meme": meme,
             "annotation": (said := annotated.get(meme.meme_id)),
             "english": drawing.english_of(said, meme.meme_id) if said else {},
             "picture": picture(meme),
-            "placed": times.get(meme.meme_id, {}),
         }
         for meme in records.memes
         if meme.meme_id in shown

@@ -1,7 +1,6 @@
 """The page of a run: what it holds, that it is inert, and what a reader does with it in a browser."""
 
 import json
-import math
 import os
 import re
 from html.parser import HTMLParser
@@ -9,12 +8,14 @@ from pathlib import Path
 
 import browser
 import made_page
+import numpy as np
 import page_pictures
 import pytest
-from made_page import GATE, HOSTILE, SCORES, SENT
+from made_page import HOSTILE, SENT
 from PIL import Image
 
 from memecmd_utils import page as page_of_run
+from memecmd_utils import settings
 from memecmd_utils.files import paths
 
 EXAMPLE = paths.reports / "example" / "index.html"
@@ -56,7 +57,7 @@ def turns_with_memes(driver) -> list[int]:
 
 
 def choose_strategy(driver, name: str) -> None:
-    one(driver, f"#strategies input[value={name}]").click()
+    one(driver, f"#strategies label:has([value={name}])").click()
 
 
 def picked(driver) -> list[str]:
@@ -87,19 +88,21 @@ def test_the_page_stands_alone_and_escapes_what_comes_from_outside(path: Path) -
     assert tags.open == []
     kinds = [tag for tag, _ in tags.tags]
     assert kinds.count("script") == 2 and all("onerror" not in attributes for _, attributes in tags.tags)
-    assert all(a["src"].startswith("data:image/") for tag, a in tags.tags if tag == "img")
+    shown = [a["src"] for tag, a in tags.tags if tag == "img"]
+    assert all(source.startswith(("data:image/", "figures/")) for source in shown)
     assert not re.search(r"<link|@import|url\(|<script src|fetch\(", text)
     assert "&lt;script&gt;window.hacked" in text
 
 
-def test_the_gate_s_path_by_hand() -> None:
-    """theta_k = theta0 + exp(-k) after a meme (Eq. 23), on the scale of the best scores."""
-    found = page_of_run.gate_path({**SCORES, 9: -math.inf}, GATE, set(SENT))
-    thresholds = [level for _, level, _ in found.values()]
-    by_hand = [0.5, *(0.5 + math.exp(-k) for k in (1, 2, 3, 1, 1, 2, 1))]
-    assert thresholds == pytest.approx(by_hand, abs=1e-4)
-    assert [score for score, _, _ in found.values()] == [1.0, 0.2, 0.3, 3.0, 3.1, -0.5, 2.0, None]
-    assert [turn for turn, (_, _, sent) in found.items() if sent] == list(SENT)
+def test_best_memes_under_every_weight_of_s_minus_by_hand() -> None:
+    """T = (alpha + w delta + beta + gamma), so m0 is the best for w = 1, m1 for w = 0, and m2 for none."""
+    terms = np.array([[[0.5, 0.6, 0.1]], [[0.0, -0.3, -0.3]], [[0.1, 0.1, 0.1]], [[0.0, 0.0, 0.0]]])
+    saved = page_of_run.SavedRanking(
+        {"a/2": 0}, ["m0", "m1", "m2"], terms, np.zeros((1, 3)), np.zeros((2, 1))
+    )
+    profile = settings.Profile(name="made-up", retrieval={"weights": [1, 1, 1, 1]})
+    found = page_of_run.best_at_some_weight(saved, 0, profile)
+    assert found == {"m0": [0.5, 0.0, 0.1, 0.0], "m1": [0.6, -0.3, 0.1, 0.0]}
 
 
 def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypatch) -> None:
@@ -116,17 +119,48 @@ def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypat
 
 
 def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
-    sources = [card.get_attribute("src") for card in all_of(driver, ".card > img")]
+    sources = [card.get_attribute("src") for card in all_of(driver, ".card img")]
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
+    assert turns_with_memes(driver) == list(SENT) and one(driver, "#gate").is_displayed()
     assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[0]}
     choose_strategy(driver, "sampling")
     assert turns_with_memes(driver) == list(SENT)
     assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[1]}
     choose_strategy(driver, "random")
-    assert turns_with_memes(driver) == [3, 4] and len(all_of(driver, "#chart .tick")) == 2
-    assert "asks no gate" in one(driver, "#strategy-words").text
+    assert turns_with_memes(driver) == [3, 4] and not one(driver, "#gate").is_displayed()
     all_of(driver, ".turn")[2].click()
-    assert "not among the best 2" in one(driver, "#turn").text
-    assert one(driver, "#said").text.startswith("Turn 3: score 0.200 ≤ threshold 0.868")
+    assert "Random sends" in one(driver, "#steps").text
+
+
+def move(driver, slider: str, value: float) -> None:
+    driver.execute_script(
+        "const slider = document.getElementById(arguments[0]); slider.value = arguments[1];"
+        "slider.dispatchEvent(new Event('input'));",
+        slider, value,
+    )  # fmt: skip
+
+
+def test_the_gate_by_hand_and_under_moved_sliders(driver) -> None:
+    """theta_k = theta0 + exp(-k) after a meme (Eq. 23), on the scale of the best scores."""
+    choose_strategy(driver, "yours")
+    assert turns_with_memes(driver) == list(SENT), "nothing was moved: the run's own gate"
+    all_of(driver, ".turn")[2].click()
+    assert "Score 0.20, threshold 0.87." in one(driver, "#steps").text
+    move(driver, "theta0", 2.5)
+    assert turns_with_memes(driver) == [5, 6] and "2 memes" in one(driver, "#rate").text
+    move(driver, "penalty", 4)
+    assert turns_with_memes(driver) == [5], "the second is held back by the rise"
+
+
+def test_the_game_hides_who_is_random_until_the_guess(driver) -> None:
+    one(driver, "#game").click()
+    labels = [label.text for label in all_of(driver, "#strategies label")]
+    assert labels == ["A", "B"] and turns_with_memes(driver) == list(SENT)
+    assert "Random" not in one(driver, "#steps").text and "graded" not in one(driver, "#steps").text
+    all_of(driver, "#rate button")[0].click()
+    assert re.match("(Right|No). A is (random|Greedy), B is (random|Greedy)", one(driver, "#rate").text)
+    all_of(driver, "#rate button")[1].click()
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
 
 
 def test_everything_can_be_done_with_the_keyboard(driver) -> None:
@@ -135,17 +169,19 @@ def test_everything_can_be_done_with_the_keyboard(driver) -> None:
     def press(*keys: str) -> None:
         ActionChains(driver).send_keys(*keys).perform()
 
+    one(driver, "#strategies input:checked").send_keys("")
+    press(Keys.RIGHT)  # strategies are radio buttons
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "random"
+    press(Keys.TAB, Keys.TAB, Keys.SPACE)
+    assert not one(driver, "#english").is_selected()
     driver.execute_script("document.getElementById('previous').focus()")
-    press(Keys.TAB, Keys.DOWN)  # the list of dialogues
-    assert one(driver, "#title").text.startswith("题news-</script>")
+    press(Keys.TAB, Keys.DOWN)  # the list of chats
+    assert one(driver, "#origin").text.startswith("题news-</script>")
     press(Keys.TAB, Keys.ENTER)  # the next one
-    assert one(driver, "#title").text == "题role-b"
-    press(Keys.TAB, Keys.RIGHT)  # strategies are radio buttons
-    assert one(driver, "#strategies input:checked").get_attribute("value") == "sampling"
-    press(Keys.TAB, Keys.SPACE)
-    assert one(driver, "#english").is_selected()
-    press(Keys.TAB, Keys.DOWN, Keys.DOWN)
-    assert picked(driver) == ["4"]
+    assert one(driver, "#origin").text.startswith("题role-b")
+    driver.execute_script("document.querySelector('.turn[aria-current=true]').focus()")
+    press(Keys.HOME, Keys.DOWN, Keys.DOWN)
+    assert picked(driver) == ["3"]
     press(Keys.END)
     assert picked(driver) == ["8"] and driver.switch_to.active_element.get_attribute("data-turn") == "8"
 
@@ -164,7 +200,7 @@ def test_hostile_texts_are_shown_as_they_are_and_a_script_would_not_run(driver) 
     )
     assert driver.execute_async_script("setTimeout(() => arguments[0](window.hacked), 50)") is None
     refused = browser.errors(driver)  # taken out, so that the fixture finds no other
-    assert refused and all("Content Security Policy" in message for message in refused)
+    assert sum("Content Security Policy" in message for message in refused) == 2
 
 
 # --- The example's page
@@ -184,6 +220,9 @@ def example(opened):
 def test_the_example_s_page_shows_what_was_placed(example) -> None:
     lines = (EXAMPLE.parent / "placements.csv").read_text(encoding="utf-8").splitlines()[1:]
     placed = [line.split(",") for line in lines]
+    ids = example.execute_script(
+        "return JSON.parse(document.getElementById('chat-data').textContent).memes.map(row => row[0])"
+    )
     options = {o.text.split(" ")[1]: o for o in all_of(example, "#dialogue option")}
     assert len(options) == 47 and len(all_of(example, ".card")) == 200
     for dialogue, strategy in (("news-games-1", "greedy"), ("role-R16-1", "random")):
@@ -193,7 +232,8 @@ def test_the_example_s_page_shows_what_was_placed(example) -> None:
         assert turns_with_memes(example) == sorted(wanted)
         for turn, meme in wanted.items():
             all_of(example, ".turn")[turn - 1].click()
-            assert meme in one(example, "#turn").text or "not among the best" in one(example, "#turn").text
+            shown = one(example, "#turn .placed img").get_attribute("src")
+            assert shown == one(example, f"#meme-{ids.index(meme)} img").get_attribute("src")
     assert browser.errors(example) == [] and browser.asked_elsewhere(example) == []
     assert browser.on_a_phone(example, EXAMPLE.as_uri()) == 0
 
@@ -201,7 +241,6 @@ def test_the_example_s_page_shows_what_was_placed(example) -> None:
 def test_pictures_of_the_page_for_the_readme(tmp_path, path) -> None:
     """Of the example where there is its page; MEMECMD_PICTURES names a folder that keeps them."""
     taken = page_pictures.take(path, Path(os.environ.get("MEMECMD_PICTURES") or tmp_path))
-    assert [picture.name for picture in taken] == list(page_pictures.PICTURES)
-    for made in taken:
+    for made, (name, size) in zip(taken, (page_pictures.STILL, page_pictures.MOVING), strict=True):
         with Image.open(made) as picture:
-            assert picture.size == page_pictures.PICTURES[made.name][:2]
+            assert (made.name, picture.size) == (name, size)

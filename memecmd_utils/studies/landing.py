@@ -117,22 +117,31 @@ class Graded:
     @cached_property
     def turns(self) -> dict[str, np.ndarray]:
         """Where everybody who decides on it sends, [turns], as masks; gates are fitted on the other half."""
-        knobs, everywhere = self.corpus.profile.retrieval, np.ones(len(self.paper), dtype=bool)
         chosen = {who: memes >= 0 for who, memes in self.chosen.items()}
-        gated = {
-            LEARNED: self._gated(self.found.promise, knobs.learned_penalty),
-            GREEDY: self._gated(self.paper.max(axis=1), knobs.threshold_penalty),
-        }
-        return {ALL: everywhere, **chosen, **gated}
+        gated = {who: sent for who, (_, _, sent) in self.gates.items()}
+        return {ALL: np.ones(len(self.paper), dtype=bool), **chosen, **gated}
 
-    def _gated(self, scores: np.ndarray, penalty: float) -> np.ndarray:
-        """Where the gate opens for these best scores, fitted on the other half of the dialogues (Eq. 23)."""
+    @cached_property
+    def gates(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Gate scores, thresholds and decisions at every turn, [turns] each, by whose gate it is (Eq. 23).
+
+        A gate is fitted on the other half of the dialogues.
+        """
+        knobs = self.corpus.profile.retrieval
+        return {
+            LEARNED: self._gate(self.found.promise, knobs.learned_penalty),
+            GREEDY: self._gate(self.paper.max(axis=1), knobs.threshold_penalty),
+        }
+
+    def _gate(self, scores: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         items = []
         for dialogue in (d for d in self.corpus.dialogues if d.dialogue_id in self.corpus.rows_of):
             mine = scores[self.corpus.rows_of[dialogue.dialogue_id], None]
             items.append(ScoredDialogue(dialogue, (), np.empty(0), Ranking(mine, mine, mine)))
         traces = retrieval.traces(items, retrieval.calibrate(items, self.corpus.profile, penalty))
-        return np.concatenate([traces[item.dialogue.dialogue_id][2].sent for item in items])
+        found = [(gate_scores, *trace) for _, gate_scores, trace in traces.values()]
+        scaled, thresholds, sent = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return scaled, thresholds, sent
 
     def sent(self, who: str, where: str) -> Sent:
         """The memes of `who` at the turns of `where`; popular sends no meme twice in a chat, save at all."""
@@ -192,9 +201,10 @@ def known_before(split: Split) -> list[Grade]:
 
 
 def grade_run(run: Run) -> list[Graded]:
-    """What everybody says on a run's graded turns and on the untouched tests; saves all whole rankings.
+    """What everybody says on a run's graded turns and on the untouched tests.
 
-    Nothing without grades, or where the weights of learned placement do not apply.
+    Saves all whole rankings, and of the run's own turns the four terms and learned placement's gate, for the
+    page. Nothing without grades, or where the weights of learned placement do not apply.
     """
     graded, arrays = [], {}
     try:
@@ -207,6 +217,11 @@ def grade_run(run: Run) -> list[Graded]:
     for one in graded:
         arrays |= {f"{one.name}/{who}": scores for who, scores in one.whole.items()}
         arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
+    for one in graded[:1]:
+        knobs = run.profile.retrieval
+        arrays["turns"] = np.array([f"{name}/{turn}" for name, turn in one.corpus.keys])
+        arrays["terms"] = one.corpus.terms(next(iter(encoders)), knobs.centring).astype(np.float32)
+        arrays["learned gate"] = np.array(one.gates[LEARNED][:2])
     run.save_arrays(SCORES, **arrays)
     return graded
 

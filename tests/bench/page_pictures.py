@@ -1,98 +1,78 @@
-"""Pictures for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
+"""Pictures of the page for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
 
 They depend on the fonts and the version of the browser, so they are taken by hand and nothing compares them.
 """
 
+import io
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import browser
+from PIL import Image
 
-from memecmd_utils import drawing, evaluation, runs, schemas
 from memecmd_utils.files import paths
 
-TEACHING = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-SHOW = """
-const dialogue = document.getElementById("dialogue");
-dialogue.value = [...dialogue.options].findIndex(option => option.textContent.includes(arguments[0]));
-dialogue.dispatchEvent(new Event("change"));
-document.querySelector("#strategies input[value=reranked]")?.click();
-document.getElementById("english").click();
-document.querySelectorAll("#chat button")[11]?.click();
-document.getElementById(arguments[1]).scrollIntoView();
+TYPICAL = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))["typical"]
+STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
+"""Name, and width and height in pixels."""
+OPEN = "location.hash = `chat=${arguments[0]}&by=${arguments[1]}&turn=${arguments[2]}`; location.reload();"
+CROP = """
+const style = document.createElement("style");
+style.textContent = "header, .pick, #origin, #steps, .key { display: none !important }" +
+  "#chat { height: 410px }";
+document.head.append(style);
 """
-"""What the chat browser shows: turn 12 of a dialogue with the memes of `reranked`, in English."""
-PICTURES = {
-    "page.png": (1400, 1000, None),
-    "chat_browser.png": (1400, 1000, "chats"),
-    "phone.png": (390, 844, "title"),
-}
-"""Name to width, height, and the element that is scrolled to."""
-HERO = (range(2, 5), range(5, 8), range(10, 13))
-"""Turns of the typical teaching dialogue on the READMEs' first picture, one column each."""
-HERO_SIZE = (1120, 480)
-HERO_STYLE = """
-body { margin: 0; background: #ededed; }
-.mc-beside { flex-wrap: nowrap; gap: 0; align-items: stretch; }
-.mc-beside > figure { max-width: none; padding: 6px 0; }
-.mc-beside > figure + figure { border-left: 1px solid #cfcfcf; }
-.mc-beside figcaption { display: none; }
-.mc-page { padding: 8px 10px; }
-.mc-turn { margin-bottom: 5px; }
-.mc-says { gap: 2px; max-width: calc(100% - 42px); }
-.mc-text { padding: 4px 10px; }
-.mc-english { line-height: 1.25; }
-.mc-meme img { width: auto; height: 118px; }
-.mc-small { display: none; }
+SLIDE = """
+const slider = document.getElementById("theta0");
+slider.value = arguments[0];
+slider.dispatchEvent(new Event("input"));
 """
+THRESHOLDS = (2.5, 1.5, 1.0, 0.75, 0.5, 0.25, 0.0, -0.25, -0.5)
+"""What the threshold is moved to: memes come, then it goes back and they leave."""
+HOLD_MS, STEP_MS = 2500, 350
 
 
 def take(page: Path, folder: Path) -> list[Path]:
     """Take all pictures of `page` and put them into `folder`; raises if the page wrote an error."""
-    taken = []
-    for name, (width, height, element) in PICTURES.items():
-        with browser.open_browser(width, height) as driver:
-            driver.get(page.resolve().as_uri())
-            if element:
-                driver.execute_script(SHOW, TEACHING["typical"], element)
-            if found := browser.errors(driver):
-                raise AssertionError(f"{page}: {found}")
-            taken.append(browser.photograph(driver, folder / name))
-    return taken
+    name, size = STILL
+    with browser.open_browser(*size) as driver:
+        _open(driver, page, "reranked", 12)
+        taken = [browser.photograph(driver, folder / name)]
+    name, size = MOVING
+    with browser.open_browser(*size) as driver:
+        _open(driver, page, "reranked", 12)
+        driver.execute_script(CROP)
+        frames = [(_frame(driver), HOLD_MS)]
+        for tab in driver.find_elements("css selector", "#strategies input[value=yours]"):
+            driver.execute_script("arguments[0].click()", tab)
+            for theta0 in (*THRESHOLDS, *THRESHOLDS[::-1]):
+                driver.execute_script(SLIDE, theta0)
+                frames.append((_frame(driver), HOLD_MS if theta0 == THRESHOLDS[-1] else STEP_MS))
+        if found := browser.errors(driver):
+            raise AssertionError(f"{page}: {found}")
+    pictures, times = zip(*frames, strict=True)
+    pictures[0].save(
+        folder / name, save_all=True, append_images=pictures[1:], duration=list(times), loop=0, optimize=True
+    )
+    return [*taken, folder / name]
 
 
-def take_hero(run: runs.Run, folder: Path) -> Path:
-    """The typical teaching dialogue, cut to a few turns, with the memes of `reranked` and the English."""
-    dialogue = drawing.teaching_dialogue(run.load(schemas.Dialogue), "typical")
-    memes = {meme.meme_id: meme for meme in run.load(schemas.Meme)}
-    picks = {
-        placed.turn: memes[placed.meme_id]
-        for placed in run.load(schemas.Placement)
-        if placed.dialogue_id == dialogue.dialogue_id and placed.strategy == "reranked"
-    }
-    files = evaluation.meme_files(run, memes)
-    parts = {
-        f"part_{number}": drawing.show_chat(dialogue, picks, files, turns=turns)
-        for number, turns in enumerate(HERO)
-    }
-    beside = drawing.show_beside(**parts).data
-    page = f'<!doctype html><meta charset="utf-8">{beside}<style>{HERO_STYLE}</style>'
-    with tempfile.TemporaryDirectory() as made, browser.open_browser(*HERO_SIZE) as driver:
-        source = Path(made) / "hero.html"
-        source.write_text(page, encoding="utf-8")
-        driver.get(source.as_uri())
-        high = driver.execute_script("return document.querySelector('.mc-beside').scrollHeight")
-        if high > HERO_SIZE[1]:
-            raise AssertionError(f"the chat is {high} pixels high, the picture {HERO_SIZE[1]}")
-        browser.resize(driver, HERO_SIZE[0], high)
-        return browser.photograph(driver, folder / "hero.png")
+def _open(driver, page: Path, strategy: str, turn: int) -> None:
+    driver.get(page.resolve().as_uri())
+    driver.execute_script(OPEN, TYPICAL, strategy, turn)
+    if found := browser.errors(driver):
+        raise AssertionError(f"{page}: {found}")
+
+
+def _frame(driver) -> Image.Image:
+    with Image.open(io.BytesIO(driver.get_screenshot_as_png())) as shot:
+        return shot.convert("RGB").quantize(96, dither=Image.Dither.NONE)
 
 
 if __name__ == "__main__":
     given = [Path(argument) for argument in sys.argv[1:]]
     defaults = [paths.reports / "example" / "index.html", paths.reports]
     page, folder = given + defaults[len(given) :]
-    for picture in (*take(page, folder), take_hero(runs.open_run("example"), folder)):
+    for picture in take(page, folder):
         print(picture)

@@ -43,7 +43,8 @@ def candidates(name: str, turns: Iterable[int]) -> list[schemas.Candidate]:
     return [
         schemas.Candidate(
             source="made up", dialogue_id=name, turn=turn, rank=rank, meme_id=f"m{rank}",
-            score=SCORES[turn] - 0.01 * (rank - 1), alpha=SCORES[turn], delta=-0.1, beta=0.05, gamma=0.0,
+            score=SCORES[turn] - 0.01 * (rank - 1), delta=-0.1, beta=0.05, gamma=0.0,
+            alpha=3 * (SCORES[turn] - 0.01 * (rank - 1)) + 0.05,  # all weights are 1/3
         )
         for turn in turns for rank in (1, 2)
     ]  # fmt: skip
