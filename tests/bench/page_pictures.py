@@ -19,8 +19,9 @@ STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 OPEN = "location.hash = `chat=${arguments[0]}&by=${arguments[1]}&turn=${arguments[2]}`; location.reload();"
 CROP = """
 const style = document.createElement("style");
-style.textContent = "header, .pick, #origin, #steps, .key { display: none !important }" +
-  "#chat { height: 410px }";
+style.textContent = `header, .pick, #origin, .key, .more, .bar > :not(fieldset) { display: none }
+  #steps section:first-of-type { display: none }
+  #chat { height: 440px } .side { max-height: 440px; overflow: hidden }`;
 document.head.append(style);
 """
 SLIDE = """
