@@ -1,4 +1,4 @@
-"""Pictures of the page for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
+"""Pictures of page and lessons for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
 
 They depend on the fonts and the version of the browser, so they are taken by hand and nothing compares them.
 """
@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import browser
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from memecmd_utils.files import paths
 
 TYPICAL = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))["typical"]
+LESSONS, SHOWN = "lessons.png", (480, 300)
+"""A picture of each executed lesson: the first output that is at least half as large as `SHOWN`."""
+OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page)"
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 """Name, and width and height in pixels."""
 OPEN = "location.hash = `chat=${arguments[0]}&by=${arguments[1]}&turn=${arguments[2]}`; location.reload();"
@@ -59,6 +62,32 @@ def take(page: Path, folder: Path) -> list[Path]:
     return [*taken, folder / name]
 
 
+def take_lessons(folder: Path, target: Path) -> Path:
+    """One picture for all lessons whose pages stand in `folder`, two in a row, each with its name."""
+    font = ImageFont.load_default(18)
+    parts = []
+    with browser.open_browser(1000, 900) as driver:
+        for page in sorted(folder.glob("0*.html")):
+            driver.get(page.resolve().as_uri())
+            found = driver.find_elements("css selector", OUTPUTS)
+            large = [
+                one
+                for one in found
+                if one.size["width"] * 2 >= SHOWN[0] and one.size["height"] * 2 >= SHOWN[1]
+            ]
+            if large:
+                with Image.open(io.BytesIO(large[0].screenshot_as_png)) as shot:
+                    parts.append((page.stem, ImageOps.pad(shot.convert("RGB"), SHOWN, color="white")))
+    wide, high = SHOWN[0] + 20, SHOWN[1] + 50
+    sheet = Image.new("RGB", (2 * wide, -(-len(parts) // 2) * high), "white")
+    for number, (name, picture) in enumerate(parts):
+        left, top = number % 2 * wide + 10, number // 2 * high
+        ImageDraw.Draw(sheet).text((left, top + 12), name, fill="black", font=font)
+        sheet.paste(picture, (left, top + 40))
+    sheet.quantize(128).save(target, optimize=True)
+    return target
+
+
 def _open(driver, page: Path, strategy: str, turn: int) -> None:
     driver.get(page.resolve().as_uri())
     driver.execute_script(OPEN, TYPICAL, strategy, turn)
@@ -75,5 +104,5 @@ if __name__ == "__main__":
     given = [Path(argument) for argument in sys.argv[1:]]
     defaults = [paths.reports / "example" / "index.html", paths.reports]
     page, folder = given + defaults[len(given) :]
-    for picture in take(page, folder):
+    for picture in (*take(page, folder), take_lessons(page.parent, folder / LESSONS)):
         print(picture)
