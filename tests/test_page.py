@@ -123,7 +123,7 @@ def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
     assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[1]}
     choose_strategy(driver, "random")
     assert turns_with_memes(driver) == [3, 4] and len(all_of(driver, "#chart .tick")) == 2
-    assert "asks no gate" in one(driver, "#strategy-words").text
+    assert "without a gate" in one(driver, "#strategy-words").text
     all_of(driver, ".turn")[2].click()
     assert "not among the best 2" in one(driver, "#turn").text
     assert one(driver, "#said").text.startswith("Turn 3: score 0.200 ≤ threshold 0.868")
