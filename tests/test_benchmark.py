@@ -93,7 +93,7 @@ def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchm
     built = benchmark.build(Split("users", one.dialogues, one.memes, one.annotations, {"user": three}))
     assert built.relevant == {"made-0/2": {"m00": 3}}, "twice the mean of 4/3, rounded"
     chats = [made_up.dialogue("a b"), made_up.dialogue("a_b")]
-    with pytest.raises(BenchmarkError, match="one id"):
+    with pytest.raises(BenchmarkError, match="differ only in spaces"):
         benchmark.build(Split("made", chats, {}, [], {}))
 
 
