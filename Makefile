@@ -30,7 +30,7 @@ help:
 help-all:
 	@echo '$(USAGE)'; echo; $(call list,## ); echo; $(call list,#+ )
 
-## Make the dataset, every table and every figure of PROFILE (the main job)
+## Make the dataset, all tables and all figures of PROFILE (start here)
 reproduce: $(READY)
 	@$(MEMECMD) reproduce
 
@@ -38,24 +38,24 @@ reproduce: $(READY)
 templates: $(READY)
 	@$(MEMECMD) reproduce --templates
 
-## Run the tests, but for the slow ones
+## Run all tests except the slow ones
 test: $(READY)
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
 
-#+ Run all tests, also kills, whole runs, browsers and real models
+#+ Run all tests, including kills, whole runs, browsers and real models
 test-all: $(READY)
 	$(PY) -m pytest -n 2 --dist worksteal
 
-#+ Test the models of PROFILE=paper and of make templates on tiny weights; VENV=DIR is an environment made from requirements-paper.lock
+#+ Test the models of PROFILE=paper and of make templates on tiny weights (VENV=DIR: an environment made from requirements-paper.lock)
 test-paper:
 	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q -m paper
 
 ## Open JupyterLab on the notebooks
 lab: $(READY)
-	@[ "$$(id -u)" != 0 ] || echo "you are root, which JupyterLab refuses unless it is told --allow-root, as is done now: whoever has its address and token may do anything on this machine"
+	@[ "$$(id -u)" != 0 ] || echo "you are root, so JupyterLab starts with --allow-root: anyone with its address and token can do anything on this machine"
 	$(PY) -m jupyterlab --notebook-dir=notebooks $$([ "$$(id -u)" != 0 ] || echo --allow-root)
 
-## Install the engine and the weights for PROFILE=local (MODEL=qwen2.5-coder-1.5b or gemma-3-270m)
+## Install engine and weights for PROFILE=local (MODEL=qwen2.5-coder-1.5b or gemma-3-270m)
 local-llm: $(READY)
 	$(MEMECMD) fetch local-llm -- "$$MODEL"
 
@@ -63,11 +63,11 @@ local-llm: $(READY)
 doctor: $(READY)
 	@$(MEMECMD) doctor
 
-## Print calls, tokens, money and hours of PROFILE before it runs
+## Estimate the calls, tokens, money and hours of PROFILE; no call is made
 cost: $(READY)
 	@$(MEMECMD) cost
 
-## Put memes into your own chats: IN=chat.csv OUT=with_memes.csv [RUN=example STRATEGY=greedy|learned FIELDS=text=...]
+## Put memes into your own chats: IN=chat.csv OUT=with_memes.csv [RUN=example STRATEGY=greedy|learned|reranked FIELDS=text=...]
 insert-memes: $(READY)
 	@$(MEMECMD) insert-memes --strategy "$$STRATEGY" --run "$$RUN" --fields "$$FIELDS" -- "$$IN" "$$OUT"
 
@@ -79,11 +79,11 @@ fit-placement: $(READY)
 evaluate-mod: $(READY)
 	@$(MEMECMD) evaluate-mod --run "$$RUN" $(if $(DIALOGUES),--dialogues "$$DIALOGUES") -- "$$MOD"
 
-#+ Score your ranking of memes beside the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
+#+ Score your ranking of memes next to the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
 leaderboard: $(READY)
 	@$(MEMECMD) leaderboard --name "$$NAME" --run "$$RUN" --grades "$$GRADES" --release "$$RELEASE" --mod "$$MOD"
 
-#+ Fetch the paper's repositories of images (ZIP=PATH: the images of emo-visual-data)
+#+ Fetch the paper's image repositories (ZIP=PATH: the images of emo-visual-data)
 library-sources: $(READY)
 	@$(MEMECMD) fetch library -- "$$ZIP"
 
@@ -107,41 +107,41 @@ compare-tracked: $(READY)
 recordings-check: $(READY)
 	@$(MEMECMD) recordings check
 
-#+ Put the page of PROFILE's run and its notebooks into one folder for any static host
+#+ Put page and notebooks of PROFILE's run into one folder for any static host
 site: $(READY)
 	@$(MEMECMD) site
 
-#+ Take the READMEs' pictures of the example's page (maintainers; needs Chromium)
+#+ Take the READMEs' screenshots of the example's page (maintainers; needs Chromium)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
 
-#+ Measure speed (tests/bench, some minutes) into reports/bench.md; BENCH=slider measures a part again
+#+ Measure speed and write reports/bench.md (some minutes); BENCH=slider measures one part again
 bench: $(READY)
 	$(PY) tests/bench/measure.py $(BENCH)
 
-#+ Simulate how often intervals hold the truth, with few dialogues too, into reports/coverage.md (a minute or two)
+#+ Simulate how often intervals hold the truth, and write reports/coverage.md (a minute or two)
 coverage: $(READY)
 	$(PY) tests/bench/coverage.py reports/coverage.md
 
-#+ Check style, import rules, types of the nouns, and that what is imported is declared
+#+ Check style, import rules, types of the records, and that every import is declared
 lint: $(READY)
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(PY) -m mypy
 	$(PY) -m deptry memecmd_utils
 
-#+ Take outputs and counts out of the notebooks, keeping cell tags
+#+ Remove outputs and counts from the notebooks, keep cell tags
 strip: $(READY)
 	$(VENV)/bin/nbstripout --keep-id --drop-empty-cells notebooks/*.ipynb
 
-#+ Resolve the dependencies anew (maintainers)
+#+ Resolve the dependencies again (maintainers)
 lock: $(READY)
 	$(PY) -m pip install -q uv && $(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 \
 	  --extra dev --no-header --quiet pyproject.toml -o requirements.lock
 	$(VENV)/bin/uv pip compile --universal --generate-hashes --python-version 3.11 --extra dev --extra paper \
 	  -c requirements.lock --no-header --quiet pyproject.toml -o requirements-paper.lock
 
-## Delete runs and reports; keeps recordings, sources and tracked files
+## Delete runs and reports; keep recordings, sources and tracked files
 clean:
 	find data/processed data/interim reports -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis .benchmarks
@@ -164,7 +164,7 @@ $(READY): $(MADE_FROM)
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "no Python 3.11 or later with venv found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	  echo "no Python 3.11 or later with venv found: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), under a minute ..."; \
 	"$$found" -m venv "$(VENV)"; \
 	index="$${PIP_INDEX_URL:-$(call pip_has,global.index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,global.extra-index-url)}"; \

@@ -1,4 +1,4 @@
-"""MemeCMD: two papers on memes in dialogue as notebooks that can be run, and the rooms they share.
+"""MemeCMD: two papers on memes in dialogue as notebooks that can be run, and the modules they share.
 
 `README.md` beside this file is the map.
 """

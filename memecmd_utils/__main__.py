@@ -44,24 +44,24 @@ class Choice:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--profile", envvar="PROFILE", default="example", help="A name in data/profiles (example).")
+@click.option("--profile", envvar="PROFILE", default="example", help="A name in data/profiles.")
 @click.option("--set", "changed", envvar="SET", default="", help='Settings, as in "n_dialogues=2 seed=3".')
 @click.pass_context
 def cli(context: click.Context, profile: str, changed: str) -> None:
-    """Chinese dialogues with memes: make them, measure them, pass them on."""
+    """Make, measure and share Chinese dialogues with memes."""
     context.obj = Choice(profile or "example", changed)
 
 
-run_option = click.option("--run", default="", help="A finished run; by default that of the profile.")
+run_option = click.option("--run", default="", help="A finished run; by default the profile's.")
 
 # --- a run ------------------------------------------------------------------------------------------
 
 
 @cli.command()
-@click.option("--templates", is_flag=True, help="Notebooks 07 and 08, of the second paper.")
+@click.option("--templates", is_flag=True, help="Run notebooks 07 and 08, on the second paper.")
 @click.pass_obj
 def reproduce(choice: Choice, templates: bool) -> None:
-    """Run the notebooks of the profile that are out of date."""
+    """Run those notebooks of the profile that are out of date."""
     from memecmd_utils import doctor, run_notebook, runs
 
     profile = choice.load()
@@ -93,7 +93,7 @@ def reproduce(choice: Choice, templates: bool) -> None:
 @click.argument("run")
 @click.pass_obj
 def run_one(choice: Choice, notebook: str, run: str) -> None:
-    """Run one notebook headlessly into a run's report folder."""
+    """Run one NOTEBOOK without a browser and write its page into the report folder of RUN."""
     from memecmd_utils import run_notebook, runs
 
     opened = runs.open_run(choice.profile, choice.settings, run)
@@ -107,7 +107,7 @@ def run_one(choice: Choice, notebook: str, run: str) -> None:
 @click.argument("stage", type=click.Choice(["annotation", "evaluation"]))
 @click.pass_obj
 def batch(choice: Choice, action: str, stage: str) -> None:
-    """Send what a stage would ask in a provider's batches, or fetch their answers for the next run."""
+    """Send a stage's questions to a provider in batches, or fetch the answers for the next run."""
     from memecmd_utils import cost, runs
 
     run = runs.open_run(choice.profile, choice.settings, choice.run_name())
@@ -118,7 +118,7 @@ def batch(choice: Choice, action: str, stage: str) -> None:
 @cli.command("cost")
 @click.pass_obj
 def show_cost(choice: Choice) -> None:
-    """Estimate calls, tokens, money and hours before anything is asked."""
+    """Estimate calls, tokens, money and hours; no call is made."""
     from memecmd_utils import cost, doctor
 
     profile = choice.load()
@@ -142,7 +142,7 @@ def show_doctor(choice: Choice) -> None:
 @click.argument("folder", required=False)
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
-    """Check a release against its checksums and counts: that in FOLDER, or the run's own."""
+    """Check the release in FOLDER, or the run's own, against its checksums and counts."""
     from memecmd_utils import release
 
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
@@ -152,7 +152,7 @@ def verify(choice: Choice, folder: str | None) -> None:
 @cli.command()
 @click.pass_obj
 def site(choice: Choice) -> None:
-    """Put the page of a run with its notebooks into one folder for any static host."""
+    """Put a run's page and notebooks into one folder for any static host."""
     from memecmd_utils import report
 
     click.echo(report.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
@@ -166,14 +166,14 @@ def site(choice: Choice) -> None:
 @click.argument("target")
 @run_option
 @click.option("--strategy", default="greedy")
-@click.option("--fields", default="", help="Columns by name, as in text=content.")
+@click.option("--fields", default="", help="Names of columns, as in text=content.")
 @click.pass_obj
 def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
-    """Put memes of a finished run into chats of your own: SOURCE (CSV, JSON, text) becomes TARGET."""
+    """Put a finished run's memes into your own chats: read SOURCE (CSV, JSON, text), write TARGET."""
     from memecmd_utils import chats
 
     if not source or not target:
-        raise MemecmdError("name both files: make insert-memes IN=chat.csv OUT=with_memes.csv")
+        raise MemecmdError("name both files, as in make insert-memes IN=chat.csv OUT=with_memes.csv")
     named = (Path(name).expanduser() for name in (source, target))
     click.echo(chats.insert_file(*named, choice.profile, choice.settings, run, strategy, fields))
 
@@ -199,23 +199,23 @@ def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -
     from memecmd_utils import benchmark
 
     if not source:
-        raise files.MemecmdError("name a file or folder of MOD: make evaluate-mod MOD=c_val_task2.json")
+        raise files.MemecmdError("name a file or folder of MOD, as in make evaluate-mod MOD=c_val_task2.json")
     path = Path(source).expanduser()
     click.echo(benchmark.score_mod(path, choice.profile, choice.settings, run, n_dialogues=dialogues))
 
 
 @cli.command()
 @click.argument("entries", nargs=-1)
-@click.option("--name", default="", help="What the entry is called; by default as its file.")
+@click.option("--name", default="", help="The entry's name; by default its file's name.")
 @run_option
 @click.option("--grades", default="", help="A CSV of dialogue_id, turn, meme_id, grade.")
-@click.option("--release", default="", help="A release with a benchmark, in place of the run's.")
-@click.option("--mod", default="", help="A file or folder of MOD, in place of the run's benchmark.")
+@click.option("--release", default="", help="A release whose benchmark to use instead of the run's.")
+@click.option("--mod", default="", help="A file or folder of MOD to use instead of the run's benchmark.")
 @click.pass_obj
 def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
-    """Score ENTRIES, TREC runs or Python files, beside the package's systems."""
+    """Score ENTRIES (TREC runs or Python files) next to the package's systems."""
     from memecmd_utils import benchmark, page
 
     entries = entries or shlex.split(os.environ.get("ENTRY", ""))  # as make exports it
@@ -242,7 +242,7 @@ def fetch_group() -> None:
 @fetch_group.command("library")
 @click.argument("archive", required=False)
 def fetch_library(archive: str | None) -> None:
-    """Fetch the paper's repositories of images (ARCHIVE: the images of emo-visual-data as a zip)."""
+    """Fetch the paper's image repositories (ARCHIVE: the images of emo-visual-data as a zip)."""
     from memecmd_utils import fetch
 
     fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
@@ -273,7 +273,7 @@ def fetch_local_llm(model: str) -> None:
 
 @cli.group("recordings")
 def recordings_group() -> None:
-    """Look after what models answered."""
+    """Check or keep what models answered."""
 
 
 @recordings_group.command("check")
@@ -290,7 +290,7 @@ def check_recordings(choice: Choice) -> None:
 @recordings_group.command("promote")
 @click.argument("run")
 def promote_recordings(run: str) -> None:
-    """Turn the recordings that a run used into tracked ones."""
+    """Copy the recordings that RUN used into the tracked ones."""
     from memecmd_utils import recordings as care
     from memecmd_utils import runs
 
@@ -302,7 +302,7 @@ def promote_recordings(run: str) -> None:
 @cli.command()
 @click.argument("action", type=click.Choice(["refresh", "compare"]))
 def tracked(action: str) -> None:
-    """Copy the example run's numbers and pictures into reports/, or compare it with those there."""
+    """Copy the example run's numbers and pictures into reports/, or compare the run with them."""
     from memecmd_utils import report
 
     if action == "refresh":

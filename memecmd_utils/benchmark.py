@@ -119,7 +119,7 @@ def build(split: Split) -> Benchmark:
     ]  # fmt: skip
     ids = {(turn["dialogue"], turn["turn"]): turn["id"] for turn in turns}
     if len(set(ids.values())) < len(ids):
-        raise BenchmarkError("two dialogues differ in spaces only: their turns would have one id")
+        raise BenchmarkError("two dialogue ids differ only in spaces: rename one dialogue")
     memes = [
         _meme(split.memes[a.meme_id], a) for a in split.annotations if a.usable and a.meme_id in split.memes
     ]
@@ -167,7 +167,7 @@ def read(folder: Path) -> list[Benchmark]:
     """Read every split of a folder that `write` made; `BenchmarkError` names what cannot be read."""
     places = sorted(path.parent for path in folder.glob("*/corpus.jsonl"))
     if not places:
-        raise BenchmarkError(f"{folder}: no benchmark is here (a folder a split, with corpus.jsonl)")
+        raise BenchmarkError(f"{folder}: no benchmark is here; each split needs a folder with corpus.jsonl")
     found = []
     for place in places:
         try:
@@ -257,7 +257,7 @@ def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[st
                 continue
             if turn in mine and meme in memes and np.isfinite(float(score)):
                 if meme in scores.setdefault(turn, {}):
-                    raise ValueError(f"meme {meme} stands twice at turn {turn}")
+                    raise ValueError(f"meme {meme} is listed twice at turn {turn}")
                 scores[turn][meme] = float(score)
             elif turn in mine or turn not in known:
                 raise ValueError(f"no turn {turn}, no meme {meme}, or no finite score {score}")
@@ -461,7 +461,7 @@ def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, st
                 told = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
                 questions.append((dialogue, told, meme))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BenchmarkError(f"{path} is no file of MOD: {type(error).__name__}: {error}") from error
+        raise BenchmarkError(f"{path} is not a file of MOD: {type(error).__name__}: {error}") from error
     if not questions:
         raise BenchmarkError(f"{path.name} asks for no memes")
     return questions

@@ -258,7 +258,7 @@ def send_batch(run: runs.Run, stage: str) -> Iterator[str]:
         files.write_json(noted, sent)
         yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"
     if not sent:
-        yield f"nothing of {stage} has to be asked: all is on record"
+        yield f"{stage} has no open questions: all answers are recorded"
 
 
 def _ask(run: runs.Run, stage: str) -> None:
@@ -310,7 +310,7 @@ def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
             yield f"  {backend.shown(error.message or str(error.code))}"
     files.write_json(noted, waiting) if waiting else noted.unlink()
     if not waiting:
-        yield "all batches have ended: run the stage as ever; what was not answered is asked one by one"
+        yield "all batches have ended: run the stage as usual; it asks one by one for what was not answered"
 
 
 async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:

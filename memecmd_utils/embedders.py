@@ -55,7 +55,7 @@ class ModelReference:
         if self.folder or Path(model).is_absolute():
             self.label = Path(model).name
         elif self._pinned and not COMMIT.fullmatch(self._pinned):
-            raise ModelMissing(f"model {model!r}: after the @ stands a commit, 40 hex digits")
+            raise ModelMissing(f"model {model!r}: a commit of 40 hex digits must follow the @")
 
     @property
     def source(self) -> str:
@@ -74,7 +74,7 @@ class ModelReference:
         """Name of the weights that are here; `told` asks a loaded model for its commit."""
         if revision := self.revision() or (told() or "")[:DIGITS]:
             return f"{self._prefix}{self.label}@{revision}-{PRECISION}"
-        raise ModelMissing(f"{self.label} does not tell its revision: give NAME@COMMIT")
+        raise ModelMissing(f"{self.label} does not say its revision: name it as NAME@COMMIT")
 
     def recorded_name(self) -> str | None:
         """The one encoder of this model with recorded vectors; `ModelMissing` where there are several."""
@@ -408,7 +408,7 @@ class DualEncoder:
         kind = self._part("AutoConfig").model_type
         if kind not in TRAINED_TOKENS:  # refused before gigabytes are read
             known = ", ".join(TRAINED_TOKENS)
-            raise ModelMissing(f"{self._reference.label} is of the kind {kind!r}, which is none of {known}")
+            raise ModelMissing(f"{self._reference.label} is of the kind {kind!r}, but must be one of {known}")
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -159,7 +159,7 @@ def fetch_repository(
     entries = _git(folder, "ls-tree", "-z", "--name-only", commit).split("\0")
     names = [name for name in entries if name and _matches(name, want) and not _matches(name, skip)]
     if not names:
-        raise SourceError(f"{url} at {commit} holds nothing that {', '.join(want)} names")
+        raise SourceError(f"{url} at {commit} contains nothing that {', '.join(want)} names")
     for number in range(len(bar := tqdm(names, desc=folder.name, unit="folder")) + 1):
         chosen = [re.sub(r"([\\*?\[\]!# ])", r"\\\1", name) for name in names[:number]] or [".nothing"]
         selection = "".join(f"/{name}\n" for name in chosen)
@@ -206,7 +206,7 @@ def unpack(archive: Path, folder: Path) -> int:
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise SourceError(f"{archive} cannot be unpacked ({error}); what was unpacked is kept") from error
     if not entries:
-        raise SourceError(f"{archive.name} holds no image")
+        raise SourceError(f"{archive.name} contains no image")
     return len(entries)
 
 
@@ -330,7 +330,7 @@ class Client:
         begun = url
         for _ in range(MOST_REDIRECTS + 1):
             if not host_of(url) or (begun.startswith("https:") and not url.startswith("https:")):
-                raise FetchError(f"{url[:200]!r} is no address to go to")
+                raise FetchError(f"{url[:200]!r} is not an address that can be fetched")
             if robots and not self._allows(url):
                 raise FetchError(f"robots.txt of {host_of(url)} forbids {url}")
             answer = self._ask(url, headers)
@@ -351,7 +351,7 @@ class Client:
                 text = self._follow(f"{origin}/robots.txt", {}, robots=False).body.decode("utf-8", "replace")
             except FetchError as error:
                 if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
-                    raise FetchError(f"robots.txt of {host_of(url)} cannot be had: {error}") from error
+                    raise FetchError(f"robots.txt of {host_of(url)} cannot be read: {error}") from error
                 text = ""
             self._rules[origin] = Protego.parse(text)
         return self._rules[origin].can_fetch(url, PRODUCT)

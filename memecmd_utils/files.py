@@ -1,6 +1,6 @@
 """Where everything lies and how it is read and written: paths, files, JSON Lines, Parquet, tables, pages.
 
-Importing this module creates nothing and prints nothing. It knows no other room of the package.
+Importing this module creates nothing and prints nothing. It uses no other module of the package.
 """
 
 import base64

@@ -58,7 +58,7 @@ def read_grades(path: Path, dialogues: Sequence[Dialogue], meme_ids: Collection[
             f"dialogue {name} has no turn {row['turn']!r} that could get a meme": (name, turn) in turns,
             f"the run has no meme {meme!r}": meme in meme_ids,
             f"the grade {row['grade']!r} is no number from 0 to 2": not row["grade"] or 0 <= grade <= 2,
-            f"{grader} graded meme {meme} at turn {row['turn']} of {name} before": key not in found,
+            f"{grader} graded meme {meme} at turn {row['turn']} of {name} already": key not in found,
         }
         for why, is_right in checks.items():
             if not is_right:

@@ -457,7 +457,7 @@ def rate_with(
     answers = ask(excerpts, judge)
     if answers and all(isinstance(a, str) and not a.startswith(UNRECORDED) for a in answers.values()):
         first = next(iter(answers.values()))
-        print(f"judge {judge.name} gave no answer that can be used; the first: {first}")
+        print(f"judge {judge.name} gave no usable answer; the first: {first}")
     of_judge = {
         "judge": judge.name, "judge_unit": unit, "source": judge.chat.backend.source,
         "profile": judge.profile.name, "seed": judge.profile.seed,
@@ -630,7 +630,7 @@ def _score_without_asking(
 STEADY = 0.667
 """Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
 AGAINST = {"random": "random", "hard": "hard negative"}
-"""What fitting memes are held against, by its name in the columns."""
+"""What fitting memes are compared with, by its name in the columns."""
 TRUST = (
     "judge", "reading", "turns", "dialogues", "unscored",
     *statistics.with_ends("AUC random", "AUC hard", "alpha wordings"), "verdict",
@@ -643,7 +643,7 @@ IN_WORDS = {
     UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
     NO_USE: "cannot tell fitting memes from random ones",
     REVERSED: "prefers random memes to fitting ones",
-    UNTOLD: "could not be held against the ground truth: too few dialogues have its answers",
+    UNTOLD: "could not be compared with the ground truth: too few dialogues have its answers",
 }
 
 

@@ -304,7 +304,7 @@ def score_by_learned(
     embedders = [run.embedder(), run.embedder(run.profile.models.consistency_embedder)]
     try:
         if len(annotations) >= retrieval.FROM_MEMES:
-            raise PlacementError("learned placement compares every meme: for so many take greedy")
+            raise PlacementError("the library is too large to compare every meme: use greedy")
         placement = open_placement(run.folder, [embedder.name for embedder in embedders])
     except PlacementError as error:
         print(f"no memes by {LEARNED}: {error}")

@@ -83,7 +83,7 @@ def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
     if named != "feeds":
         path = paths.user_path(named)
         if not path.is_file():
-            raise NewsError(f"news: {named!r} is neither `example`, `feeds`, nor a file")
+            raise NewsError(f"news: {named!r} is is not `example`, `feeds` or a file")
         return files.read_jsonl(path, CollectedItem)
     folder = collection_folder(profile)
     items = collected(folder)

@@ -257,7 +257,7 @@ def read_pasted(text: str) -> "Context":
     found = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
     people = list(dict.fromkeys(line[0].strip() for line in found))
     if not found or len(people) > 2 or any(len(line) == 1 for line in found):
-        raise chats.ChatError("write one line a message, `name: words`, of one or two people")
+        raise chats.ChatError("write one line per message, `name: words`, from one or two people")
     lines = tuple((name.strip(), words.strip()) for name, words in found)
     other = next((name for name in people if name != lines[-1][0]), "B")
     return chats.Context("pasted", len(lines) + 1, lines, other)

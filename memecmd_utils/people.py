@@ -166,7 +166,7 @@ def collect(folder: Path, form: Form) -> tuple[pd.DataFrame, int]:
         try:
             table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         except ValueError as error:
-            raise FormError(f"{path.name} is not a table: {error}; save it as CSV UTF-8") from error
+            raise FormError(f"{path.name} is not a table ({error}): save it as CSV in UTF-8") from error
         for number, cells in enumerate(table.to_dict("records"), start=2):
             try:
                 given = {name: cell for name, cell in cells.items() if cell.strip()}

@@ -107,7 +107,7 @@ def _first_with_something(image: Image.Image) -> Image.Image:
             return frame
     most = max(contrast for contrast, _ in found)
     if most == 0:
-        raise ImageRejected("one colour: nothing is on it")
+        raise ImageRejected("only one colour: the picture is empty")
     return next(frame for contrast, frame in found if contrast >= most / 2)
 
 

@@ -458,7 +458,7 @@ def check_release(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         listed = _sums(folder)
     except (OSError, ValueError) as error:
-        raise ReleaseError(f"{folder} is no release: {error}") from error
+        raise ReleaseError(f"{folder} is not a release: {error}") from error
     here = {path: digest for path, (_, digest) in _files(folder).items() if path != SUMS}
     problems = [f"{path}: in {SUMS} but missing" for path in sorted(listed.keys() - here.keys())]
     problems += [f"{path}: not listed in {SUMS}" for path in sorted(here.keys() - listed.keys())]

@@ -268,7 +268,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     except nbclient.exceptions.CellTimeoutError:
         raise NotebookFailed(f"{name}: a cell took too long") from None
     except nbclient.exceptions.DeadKernelError:
-        raise NotebookFailed(f"{name}: the kernel died, for example for want of memory") from None
+        raise NotebookFailed(f"{name}: the kernel died, perhaps because memory ran out") from None
     finally:
         if working.exists():
             working.replace(failed)

@@ -29,9 +29,9 @@ class StrategyWords(NamedTuple):
 
 STRATEGIES = {
     "greedy": StrategyWords("Greedy", "the best meme, where the gate opens"),
-    "sampling": StrategyWords("Sampling", "one of the top K by lot, where the gate opens"),
-    "random_same_turns": StrategyWords("Random, same turns", "any meme by lot, where the gate opens"),
-    "random": StrategyWords("Random", "any meme at turns drawn by lot; asks no gate"),
+    "sampling": StrategyWords("Sampling", "a random one of the top K, where the gate opens"),
+    "random_same_turns": StrategyWords("Random, same turns", "a random meme, where the gate opens"),
+    "random": StrategyWords("Random", "a random meme at random turns, without a gate"),
     "learned": StrategyWords("Learned", "what learned placement ranks first, where it promises most"),
     "reranked": StrategyWords("Reranked", "what a model picks from the paper's best, or nothing"),
 }

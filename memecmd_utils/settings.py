@@ -39,7 +39,7 @@ class Setting(BaseModel):
         # YAML reads yes, no, on and off as booleans, and pydantic would go on and read those as 1 and 0.
         kind = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and kind is not bool and get_origin(kind) is not Literal:
-            raise ValueError("yes and no are no values of this key")
+            raise ValueError("this key does not take yes or no")
         return value
 
 
@@ -637,7 +637,7 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
         profile = _validated(values)
     except ProfileError as error:
         raise ProfileError(
-            f"the settings of run {folder.name!r} cannot be read by this version: make the run anew ({error})"
+            f"the settings of run {folder.name!r} cannot be read by this version: remake the run ({error})"
         ) from None
     if settings and _different(_validated(_laid_over(values, settings)), profile):
         raise ProfileError(

@@ -93,7 +93,7 @@ def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchm
     built = benchmark.build(Split("users", one.dialogues, one.memes, one.annotations, {"user": three}))
     assert built.relevant == {"made-0/2": {"m00": 3}}, "twice the mean of 4/3, rounded"
     chats = [made_up.dialogue("a b"), made_up.dialogue("a_b")]
-    with pytest.raises(BenchmarkError, match="one id"):
+    with pytest.raises(BenchmarkError, match="differ only in spaces"):
         benchmark.build(Split("made", chats, {}, [], {}))
 
 
@@ -183,7 +183,7 @@ def trec(one: Benchmark, path: Path, **cells: str) -> Path:
         ({"score": "high"}, "could not convert"),
         ({"score": "nan"}, "no finite score nan"),
         ({"tag": "x y"}, "too many values"),
-        ({"meme": "m03"}, "meme m03 stands twice at turn made-0/2"),
+        ({"meme": "m03"}, "meme m03 is listed twice at turn made-0/2"),
     ],
 )
 def test_a_broken_line_is_refused(made: Benchmark, tmp_path: Path, cells: dict, why: str) -> None:
@@ -273,7 +273,7 @@ def test_each_meme_from_the_second_message_on_is_a_question(tmp_path: Path) -> N
     one, two = benchmark.read_mod(file(tmp_path, tasks), {})
     assert (one[1].chat, one[2], one[1].next_speaker) == ("c_val/1", "30", "乙") and one[0] != two[0]
     for bad in ({"喜": 0}, [3], {"a": [{"txt": "x"}, {"img_id": "1"}]}, {"a": TALK[:1]}):
-        with pytest.raises(BenchmarkError, match=r"c_val\.json (is no file of MOD|asks for no memes)"):
+        with pytest.raises(BenchmarkError, match=r"c_val\.json (is not a file of MOD|asks for no memes)"):
             benchmark.read_mod(file(tmp_path, bad), {})
 
 
@@ -299,7 +299,7 @@ def test_mod_is_scored_as_a_benchmark(tmp_path: Path, monkeypatch, capsys) -> No
                 command.main(["--profile", profile, "evaluate-mod", "--run", "made", str(tmp_path / "mod")])
         assert len(server.bodies) == 8, "recorded: nothing is asked twice"
     assert "甲：早［表情包：字幕 k8］\n乙：说说 k" in server.bodies[0]["messages"][-1]["content"]
-    assert "emotion_dict.json is no file of MOD" in capsys.readouterr().out
+    assert "emotion_dict.json is not a file of MOD" in capsys.readouterr().out
     other = library.asking_run(run, profile, "", "mod")
     rows = {row["system"]: row for row in benchmark.load(other.report)}
     assert rows[PAPER]["R@1"] == pytest.approx(7 / 8) and rows[PAPER]["dialogues"] == 8

@@ -75,7 +75,7 @@ def test_a_cap_in_calls_is_not_passed_and_one_in_dollars_by_what_is_under_way_at
     assert spend(Budget(max_usd=0), 1, reply)[0] == 0, "a cap of nothing allows no call, not even a free one"
     capped = Budget(max_usd=0.01, usd_in=1, usd_out=2)
     sent, reached = spend(capped, 200, reply)
-    assert "max_usd=0.01 would be passed" in str(reached) and 40 <= sent <= 50 + 4
+    assert "max_usd=0.01 would be exceeded" in str(reached) and 40 <= sent <= 50 + 4
     thinks = Reply(text="x", tokens_in=100, tokens_out=5_000)  # far more than `max_tokens` says
     sent, _ = spend(Budget(max_usd=0.01, usd_in=1, usd_out=2), 200, thinks)
     assert sent == 1, "the first call goes alone, and shows the price"
@@ -195,5 +195,5 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(tmp
         full = (row["tokens_in"] * 1 + row["tokens_out"] * 10) / 1e6
         assert row["calls"] == 5 and 0.5 * full < row["usd"] < 0.8 * full
         assert list(cost.send_batch(run, "annotation")) == [
-            "nothing of annotation has to be asked: all is on record"
+            "annotation has no open questions: all answers are recorded"
         ]

@@ -203,7 +203,7 @@ def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
     install, monkeypatch, tmp_path: Path
 ) -> None:
     install(MadeUp)
-    with pytest.raises(ModelMissing, match="does not tell its revision: give NAME@COMMIT"):
+    with pytest.raises(ModelMissing, match="does not say its revision: name it as NAME@COMMIT"):
         _ = SentenceTransformerEmbedder("org/name").name
     record(tmp_path, f"{NAME}-float32")
     record(tmp_path, "org/name2@1-float32")

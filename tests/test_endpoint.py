@@ -234,7 +234,7 @@ def test_where_one_call_in_five_fails_all_are_answered() -> None:
         (Answer({"detail": "use max_completion_tokens, not max_tokens"}, 400),
          "parameters: {max_tokens: max_completion_tokens", 1),
         (Answer("<title>Proxy</title> says <b>no</b>", 403, "text/html"), "403.*Proxy says no", 1),
-        (Answer("<html>hello</html>", 200, "text/html"), "no chat completion: hello", 10),
+        (Answer("<html>hello</html>", 200, "text/html"), "not a chat completion: hello", 10),
         (Answer(error("overloaded"), 503), "not answered .status 503: overloaded.*run again", 3 + 5),
         (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down", 3 + 5),
     ],

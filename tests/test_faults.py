@@ -51,7 +51,7 @@ def test_a_cap_in_dollars_stops_and_a_raised_one_goes_on(tmp_path: Path, faultle
             assert not [line for line in server.lines(first) if line["hash"] in done], "paid for twice"
             done = set(recorded(root))
             if cap < 100:
-                assert re.search(rf"max_usd={cap} would be passed .*run again to go on", found["error"]), (
+                assert re.search(rf"max_usd={cap} would be exceeded .*run again to go on", found["error"]), (
                     found
                 )
                 assert server.usd() > 0.5 * cap, "the cap is made use of"

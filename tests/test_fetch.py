@@ -276,7 +276,7 @@ def test_robots_txt_is_kept_to(monkeypatch) -> None:
         assert 8 < max(server.waits) <= 9
     with (
         site(monkeypatch, **{"robots.txt": (503, {}, b""), "a": good}) as server,
-        pytest.raises(FetchError, match=r"robots\.txt .* cannot be had: HTTP 503"),
+        pytest.raises(FetchError, match=r"robots\.txt .* cannot be read: HTTP 503"),
     ):
         client(pause_s=0).get(server.url + "a")
     assert [path for path, _ in server.asked] == ["/robots.txt"] * 3
@@ -285,7 +285,7 @@ def test_robots_txt_is_kept_to(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ((302, {"Location": "file:///etc/passwd"}, b""), "no address to go to"),
+        ((302, {"Location": "file:///etc/passwd"}, b""), "is not an address"),
         ((302, {"Location": "/a"}, b""), "more than 5 redirects"),
         ((404, {}, b""), "HTTP 404"),
         ((200, {}, b"x" * 5001), "more than 5,000 bytes"),

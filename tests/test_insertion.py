@@ -76,10 +76,10 @@ def test_a_run_that_is_not_there_or_cannot_be_read(monkeypatch, tmp_path) -> Non
     assert (asking.name, asking.profile.seed) == ("made-chats", 99)
     annotations = pd.read_parquet(run.write("annotations.parquet"))
     annotations.drop(columns="emotion").to_parquet(run.write("annotations.parquet"))
-    with pytest.raises(StageMissing, match=r"of another version .*emotion"):
+    with pytest.raises(StageMissing, match=r"from another version .*emotion"):
         chats.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
-    with pytest.raises(ProfileError, match="make the run anew"):
+    with pytest.raises(ProfileError, match="remake the run"):
         runs.open_finished("made")
 
 

@@ -273,7 +273,7 @@ def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> No
             [placed("n1", 3), placed("n1", 4)], lambda r, n=doubtful: "也许" if where(r)[1] <= n else yes(0.5)
         )
         assert [bool(rating.unscored) for rating in got] == [True, told]
-        said = "judge judge gave no answer that can be used; the first: unusable: "
+        said = "judge judge gave no usable answer; the first: unusable: "
         assert (said in capsys.readouterr().out) == told
 
 

@@ -119,7 +119,7 @@ def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp
         area.value = f"news-0 {name} 5"
     paste.text.value = "no names here"
     paste.find.click()
-    assert "one line a message" in paste.note.value
+    assert "one line per message" in paste.note.value
     paste.text.value = "小雨：去不去<i>\n阿杰: 下雨"
     paste.find.click()
     assert paste.note.value == "" and "&lt;i&gt;" in paste.chat.value and "the best meme" in paste.chat.value

@@ -156,5 +156,5 @@ def test_settling_writes_the_profile_and_leaves_an_unchanged_file_alone(own: Pat
     with pytest.raises(ProfileError, match="was made with other settings"):
         settings_.settled(paths.processed / name, {"n_turns": 6})
     file.write_text("of_old: 1\n", encoding="utf-8")
-    with pytest.raises(ProfileError, match="make the run anew"):
+    with pytest.raises(ProfileError, match="remake the run"):
         settings_.settled(paths.processed / name)

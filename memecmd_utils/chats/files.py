@@ -41,7 +41,7 @@ def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
         try:
             text = data.decode(codec)
         except LookupError:
-            raise ChatError(f"FIELDS: there is no encoding {codec!r}") from None
+            raise ChatError(f"FIELDS names an unknown encoding, {codec!r}") from None
         except UnicodeDecodeError:
             continue
         if codec != "gb18030" or given or _is_common_chinese(text):

@@ -139,7 +139,7 @@ class Budget:
             raise BudgetReached(f"max_calls={self.max_calls} reached; {go_on}")
         if self.max_usd is not None and (usd >= self.max_usd or usd + self._open_usd + guess > self.max_usd):
             raise BudgetReached(
-                f"max_usd={self.max_usd} would be passed by the next call (spent {usd:.4f}, counting all "
+                f"max_usd={self.max_usd} would be exceeded by the next call (spent {usd:.4f}, counting all "
                 f"commands that {self.spent.path} lists); {go_on}"
             )
 

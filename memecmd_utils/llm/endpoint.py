@@ -103,7 +103,7 @@ def api_key(endpoint: Endpoint) -> SecretStr:
         )
     if not plain.isascii() or not plain.isprintable() or " " in plain:
         plain = ""  # a traceback may show variables
-        raise EndpointError(f"what stands in {endpoint.key_env} is not an API key: it has odd characters")
+        raise EndpointError(f"the value of {endpoint.key_env} is not an API key: it has odd characters")
     return key
 
 
@@ -167,7 +167,7 @@ class OpenAIBackend(Backend):
             self._in_a_row["lost"] += 1
             if self._in_a_row["lost"] >= IN_A_ROW:
                 shown = self.shown(answer if isinstance(answer, str) else json.dumps(answer))
-                raise EndpointError(f"what {self._where} sends is no chat completion: {shown}")
+                raise EndpointError(f"what {self._where} sends is not a chat completion: {shown}")
         return reply
 
     def forms(self, request: Request) -> list[str]:
@@ -338,7 +338,7 @@ def reason_of(body: Any) -> str:
 def read_reply(body: Any) -> Reply:
     """Turn the body of a chat completion into a `Reply`, without thoughts and control tokens.
 
-    A body that is no chat completion, also an error sent with status 200, is a `lost` reply.
+    A body that is not a chat completion, also an error sent with status 200, is a `lost` reply.
     """
     try:
         choice, usage = body["choices"][0], body.get("usage") or {}

@@ -343,13 +343,13 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
 
 LOOKS = {
     "holds, clearly": BLUE, "holds, not clearly": "#56B4E9", "does not hold, not clearly": ORANGE,
-    "does not hold, clearly": RED, "cannot tell": "#D0D0D0",
+    "does not hold, clearly": RED, "inconclusive": "#D0D0D0",
 }  # fmt: skip
 """Colour of each part of a claim's specifications; what is clear is not known with few dialogues."""
 
 
 def claims_figure(claims: pd.DataFrame, matters: pd.DataFrame) -> Figure:
-    """A bar a claim: in which share of its specifications it holds; beside it the choice that most decides.
+    """A bar per claim: the share of its specifications in which it holds; next to it the choice that decides.
 
     From the tables of `shares_by_claim` and `influential_choices`.
     """

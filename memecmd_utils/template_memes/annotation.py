@@ -40,7 +40,7 @@ def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
     specs = [prompts.prompt(name) for name in (settings.prompt, settings.devices_prompt) if name]
     devices = [spec.form.kind == "literary devices" for spec in specs]
     if devices != [False] * bool(settings.prompt) + [True] * bool(settings.devices_prompt) or not specs:
-        raise ProfileError("prompt must ask for captions, devices_prompt for literary devices, one at least")
+        raise ProfileError("set prompt (asks for captions), devices_prompt (for literary devices), or both")
     return specs
 
 

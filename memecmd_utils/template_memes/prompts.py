@@ -91,7 +91,7 @@ def _one_of(*offered: str) -> Any:
     def check(text: str) -> str:
         # Checked and kept as it was said: what a repaired reply says must stand in its text.
         if word(text) not in offered:
-            raise ValueError(f"{text[:40]!r} is none of: {', '.join(offered)}")
+            raise ValueError(f"{text[:40]!r} is not one of: {', '.join(offered)}")
         return text
 
     return Annotated[str, AfterValidator(check), WithJsonSchema({"type": "string", "enum": list(offered)})]

@@ -178,7 +178,7 @@ def paper_table(number: int, measured: pd.DataFrame) -> pd.DataFrame:
     found = measured[measured["counting"] == "pair"].drop(columns=["counting", "clusters", "note"])
     table = printed.merge(found, how="left", on=["model", "text", "direction", "measure"])
     notes = measured.drop_duplicates("model").set_index("model")["note"]
-    absent = f"{NOT_COMPUTED}: it is none of mtrclip.baselines, or nothing was tuned (mtrclip.tune)"
+    absent = f"{NOT_COMPUTED}: it is not in mtrclip.baselines, or nothing was tuned (mtrclip.tune)"
     why = table["model"].map(lambda label: notes.get(label) or absent)
     return table.assign(note=why.where(table["value"].isna(), ""))
 

@@ -68,7 +68,7 @@ def load_model(name: str) -> Any:
         model = SentenceTransformer(reference.source, model_kwargs={"dtype": torch.float32}, **options)
         kind = model[0].auto_model.config.model_type
         if kind not in TOKENS:
-            raise ValueError(f"it is of the kind {kind}, which is none of {', '.join(TOKENS)}")
+            raise ValueError(f"its kind is {kind}, but must be one of {', '.join(TOKENS)}")
     model.max_seq_length = min(model.max_seq_length, TOKENS[kind])
     return model
 
