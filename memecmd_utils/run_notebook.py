@@ -9,21 +9,24 @@ import base64
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import quote, unquote
 
 import filelock
 import nbformat
+from markupsafe import Markup
 
 from memecmd_utils import files
 from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
-from memecmd_utils.runs import STAGES, Run
+from memecmd_utils.runs import STAGES, Run, StageMissing
 from memecmd_utils.settings import RESOLVED, Profile
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
@@ -290,25 +293,20 @@ def fault_of(error: Any) -> str:
     return said if len(error.traceback) < 2 else f"{said}\n{strip_ansi(chr(10).join(error.traceback))}"
 
 
-# --- Its page, which needs no network, and the list of all lessons beside it
-
-
-class Lesson(NamedTuple):
-    """A notebook as the list of lessons names it."""
-
-    name: str
-    title: str
-    question: str
+# --- Its page, which needs no network, the list of all lessons beside it, and the site of them all
 
 
 @cache
-def lessons() -> tuple[Lesson, ...]:
-    """All notebooks in order: the title and the question of each head cell."""
-    found = []
-    for path in sorted(paths.notebooks.glob("*.ipynb")):
-        head = nbformat.read(path, as_version=4).cells[0].source.split("\n")
-        found.append(Lesson(path.stem, head[0].removeprefix("# "), head[2]))
-    return tuple(found)
+def lessons() -> tuple[tuple[str, str, str], ...]:
+    """All notebooks in order: the name, and the title and the question of the head cell."""
+    found = sorted(paths.notebooks.glob("*.ipynb"))
+    heads = [nbformat.read(path, as_version=4).cells[0].source.split("\n") for path in found]
+    return tuple((path.stem, head[0][2:], head[2]) for path, head in zip(found, heads, strict=True))
+
+
+def _slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", Markup(heading).striptags().lower()).replace(" ", "-")
 
 
 def _exporter() -> Any:
@@ -326,6 +324,9 @@ def _exporter() -> Any:
         def inline_math(self, body: str) -> str:
             return convert(body.strip())
 
+        def heading(self, text: str, level: int, **attributes: Any) -> str:
+            return f'<h{level} id="{_slug(text)}">{text}</h{level}>\n'
+
         def link(self, text: str, url: str, title: str | None = None) -> str:
             return super().link(text, re.sub(r"^([\w-]+)\.ipynb(?=$|#)", r"\1.html", url), title)
 
@@ -337,27 +338,102 @@ def _exporter() -> Any:
 
     config = Config()
     config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
+    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "parameters", "injected-parameters")
     config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
     return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
 
 
-def write_page(executed: Path) -> None:
-    """Write an executed notebook as HTML beside it; cells tagged `remove-cell` and inputs `hide-input` go."""
-    known = lessons()
-    place = next((i for i, lesson in enumerate(known) if lesson.name == executed.stem), None)
-    before = known[place - 1] if place else None
-    after = known[place + 1] if place is not None and place + 1 < len(known) else None
+def page_of(source: Path) -> str:
+    """An executed notebook, or any other, or a Markdown file, as a page that needs no network."""
+    text = source.read_text(encoding="utf-8")
+    if source.suffix == ".ipynb":
+        notebook = without_exercises(nbformat.reads(text, as_version=4))
+    else:
+        cell = nbformat.v4.new_markdown_cell(re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL))
+        notebook = nbformat.v4.new_notebook(cells=[cell])
+    title = re.search(r"^# (.+)", notebook.cells[0].source, re.MULTILINE)
+    notebook.metadata["title"] = title[1] if title else source.stem
     font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
-    resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
-    notebook = nbformat.read(executed, as_version=4)
-    page = _exporter().from_notebook_node(notebook, resources=resources)[0]
-    files.write_text(executed.with_suffix(".html"), page)
+    resources = {"metadata": {"name": source.stem}, "lessons": lessons(), "math_font": font}
+    return _exporter().from_notebook_node(notebook, resources=resources)[0]
+
+
+def write_page(executed: Path) -> None:
+    """Write an executed notebook as HTML beside it."""
+    files.write_text(executed.with_suffix(".html"), page_of(executed))
 
 
 def write_contents(folder: Path) -> None:
-    """Write the list of lessons beside their pages; those that did not run yet have no link."""
-    rows = [{**one._asdict(), "there": (folder / f"{one.name}.html").is_file()} for one in lessons()]
+    """Write the list of lessons beside their pages; one that did not run yet leads to its notebook."""
+    there = {path.stem for path in folder.glob("*.html")}
     page = files.templates().get_template("lessons.html.j2")
-    text = page.render(lessons=rows, page=(folder / "index.html").is_file())
-    files.write_text(folder / "lessons.html", text)
+    source = Path(os.path.relpath(paths.notebooks, folder)).as_posix()
+    files.write_text(folder / "lessons.html", page.render(lessons=lessons(), there=there, source=source))
+
+
+PAGES = (".html", ".j2", ".md", ".ipynb")
+LINK = re.compile(
+    r'<script\b.*?</script>|(<(?:a|img|form)\b[^>]*?) (href|src|action)="([^":#]+)((?:#[^"]*)?")', re.DOTALL
+)
+HEADING = re.compile(r'<h[1-4]\b[^>]*?\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
+
+
+def build_site(folder: Path) -> Path:
+    """Write `site/` into `reports/<run>/`: its pages and lessons, and every file that a link leads to.
+
+    Sphinx Book Theme with MyST-NB adds 20 packages and takes formulas and widgets from a CDN; MyST needs node
+    and a template from the network. So a bar and a search join the pages that there are anyway.
+    """
+    from memecmd_utils import benchmark
+
+    index, site, data = folder / "index.html", folder / "site", paths.processed / folder.name / "release"
+    if not index.is_file():
+        raise StageMissing(f"{folder.name} has no index.html: run `make reproduce` first")
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(folder / "tables", site / "tables")
+    shutil.make_archive(str(site / "release"), "zip", data)
+    write_contents(folder)
+    names, todo, sections = {index: index.name}, [index], []
+
+    def led(source: Path, match: re.Match[str]) -> str:
+        """A link as it leads within the site; only its text where it leads to no file of the project."""
+        if not match[1]:  # a script
+            return match[0]
+        path = Path(os.path.normpath(source.parent / unquote(match[3])))
+        path = path / "README.md" if path.is_dir() else path
+        if path.suffix in PAGES and (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
+            path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
+        homes = (site, folder, data.parent, files.HTML / "site", paths.root)
+        home = next(filter(path.is_relative_to, homes), None)
+        if home is None or not path.is_file():
+            return match[1]
+        if path not in names and home != site:
+            name = path.relative_to(home).as_posix()
+            flat = re.sub(r"(\.html\.j2|\.md|\.ipynb)$", ".html", name.replace("/", "-"))
+            names[path] = flat if path.suffix in PAGES else name
+            todo.append(path)
+        return f'{match[1]} {match[2]}="{quote(names.get(path, path.name))}{match[4]}'
+
+    pages = files.templates()
+    for source in todo:  # which grows
+        target = site / names[source]
+        if source.suffix not in PAGES:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            continue
+        if source.suffix == ".j2":
+            html = pages.get_template(f"site/{source.name}").render(rows=benchmark.load(folder))
+        else:
+            html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
+        text = re.sub(r"<(script|style)\b.*?</\1>", " ", html[html.index("<body") :], flags=re.DOTALL)
+        title = html.partition("<title>")[2].partition("</title>")[0]
+        for anchor, *parts in zip(*[iter(["", title, *HEADING.split(text)])] * 3, strict=True):
+            sections.append([target.name, anchor, *(Markup(part).striptags() for part in (title, *parts))])
+        bar = pages.get_template("site_bar.html.j2").render(
+            here=source, folder=folder, site=site, data=data, paths=paths, own=files.HTML / "site"
+        )
+        html = re.sub(r"<body[^>]*>", lambda match: match[0] + bar, html, count=1)
+        html = html.replace("form-action 'none'", "form-action 'self'")
+        files.write_text(target, LINK.sub(partial(led, source), html))
+    files.write_text(site / "search.js", f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n")
+    return site
