@@ -5,7 +5,6 @@ papermill only warns of an unknown parameter, saves a notebook that timed out as
 """
 
 import ast
-import base64
 import json
 import os
 import re
@@ -98,8 +97,7 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
         place = paths.user_path(name)
         states = [path.stat() for path in [place, *place.rglob("*")] if path.is_file()]
         if states:
-            newest = max(state.st_mtime_ns for state in states)
-            found[name] = [len(states), sum(state.st_size for state in states), newest]
+            found[name] = [len(states), sum(s.st_size for s in states), max(s.st_mtime_ns for s in states)]
     return found
 
 
@@ -120,11 +118,9 @@ def out_of_date(run: Run, templates: bool = False) -> list[str]:
         if stage.templates != templates:
             continue
         notebook, done = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
-        if not set(stage.after).isdisjoint(stale) or not done.is_file():
-            stale.append(name)
-            continue
-        made = done.stat().st_mtime_ns
-        if any(path.stat().st_mtime_ns > made for path in (notebook, *files_of(notebook), *always)):
+        made = done.stat().st_mtime_ns if done.is_file() else 0
+        newer = (p for p in (notebook, *files_of(notebook), *always) if p.stat().st_mtime_ns > made)
+        if not set(stage.after).isdisjoint(stale) or any(newer):
             stale.append(name)
     return stale
 
@@ -140,10 +136,8 @@ def held(run_folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        print(
-            f"run {run_folder.name} is being made by another process: waiting (Ctrl-C ends only that)",
-            file=sys.stderr,
-        )
+        said = "is being made by another process: waiting (Ctrl-C ends only that)"
+        print(f"run {run_folder.name} {said}", file=sys.stderr)
         lock.acquire()
     try:
         yield
@@ -179,7 +173,6 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
         except KeyboardInterrupt:
             print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr, flush=True)
             os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
-    write_contents(run.report)
 
 
 @contextmanager
@@ -205,14 +198,11 @@ def kernel_environment() -> Iterator[None]:
 
 # --- One of them
 
-EXERCISE = "exercise"
-"""Tag of a cell whose `assert` fails until a reader has solved it."""
-
 
 def without_exercises(notebook: Any) -> Any:
-    """The notebook with its exercise cells as text: nobody solves them in a headless run."""
+    """The notebook with its exercises, cells whose `assert` fails until a reader solves them, as text."""
     for cell in notebook.cells:
-        if EXERCISE in cell.metadata.get("tags", []):
+        if "exercise" in cell.metadata.get("tags", []):
             cell.cell_type = "markdown"
             cell.source = f"*Your turn:*\n\n```python\n{cell.source}\n```"
             cell.metadata = {}
@@ -225,7 +215,7 @@ def check_complete(notebook: Any, name: str) -> None:
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
             raise NotebookFailed(
-                f"{name}: cell {number} never ran; an earlier cell ended the kernel (sys.exit or quit?)"
+                f"{name}: cell {number} never ran; did an earlier one end the kernel (quit)?"
             )
 
 
@@ -242,10 +232,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     output.parent.mkdir(parents=True, exist_ok=True)
     failed = output.with_name(f"{name}.failed.ipynb")
     working = output.with_name(f".{name}.{os.getpid()}.ipynb")
-    known = papermill.inspect_notebook(str(notebook))
-    if unknown := parameters.keys() - known.keys():
+    if unknown := parameters.keys() - papermill.inspect_notebook(str(notebook)).keys():
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
-    replays = run.strict and not STAGES[name].templates
     started = time.monotonic()
     try:
         papermill.execute_notebook(
@@ -255,7 +243,9 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             kernel_name="python3",
             language="python",
             cwd=str(paths.root),
-            execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
+            execution_timeout=REPLAY_TIMEOUT_S
+            if run.strict and not STAGES[name].templates
+            else CELL_TIMEOUT_S,
             start_timeout=120,
             extra_arguments=["--log-level=50"],
             progress_bar=False,
@@ -277,10 +267,9 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             working.replace(failed)
     failed.unlink()
     # Without papermill's times and paths two equal runs give equal files.
-    executed.metadata.pop("papermill", None)
-    for cell in executed.cells:
-        cell.metadata.pop("papermill", None)
-        cell.metadata.pop("execution", None)
+    for part in (executed, *executed.cells):
+        part.metadata.pop("papermill", None)
+        part.metadata.pop("execution", None)
     files.write_text(output, nbformat.writes(executed) + "\n")
     return time.monotonic() - started
 
@@ -297,84 +286,46 @@ def fault_of(error: Any) -> str:
 
 
 @cache
-def lessons() -> tuple[tuple[str, str, str], ...]:
-    """All notebooks in order: the name, and the title and the question of the head cell."""
+def lessons() -> tuple[tuple[str, list[str]], ...]:
+    """All notebooks in order: the name, and the lines of the head cell."""
     found = sorted(paths.notebooks.glob("*.ipynb"))
-    heads = [nbformat.read(path, as_version=4).cells[0].source.split("\n") for path in found]
-    return tuple((path.stem, head[0][2:], head[2]) for path, head in zip(found, heads, strict=True))
-
-
-def _slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", Markup(heading).striptags().lower()).replace(" ", "-")
-
-
-def _exporter() -> Any:
-    """nbconvert's exporter with formulas as MathML and links between lessons."""
-    from jinja2 import pass_context
-    from latex2mathml.converter import convert
-    from nbconvert import HTMLExporter
-    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-    from traitlets.config import Config
-
-    class Renderer(IPythonRenderer):
-        def block_math(self, body: str) -> str:
-            return convert(body.strip(), display="block")
-
-        def inline_math(self, body: str) -> str:
-            return convert(body.strip())
-
-        def heading(self, text: str, level: int, **attributes: Any) -> str:
-            return f'<h{level} id="{_slug(text)}">{text}</h{level}>\n'
-
-        def link(self, text: str, url: str, title: str | None = None) -> str:
-            return super().link(text, re.sub(r"^([\w-]+)\.ipynb(?=$|#)", r"\1.html", url), title)
-
-    class Exporter(HTMLExporter):
-        @pass_context
-        def markdown2html(self, context: Any, source: str) -> str:
-            options = {"escape": False, "anchor_link_text": self.anchor_link_text, **self.lexer_options}
-            return MarkdownWithMath(renderer=Renderer(**options)).render(source)
-
-    config = Config()
-    config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "parameters", "injected-parameters")
-    config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
-    return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
+    return tuple((path.stem, nbformat.read(path, as_version=4).cells[0].source.split("\n")) for path in found)
 
 
 def page_of(source: Path) -> str:
-    """An executed notebook, or any other, or a Markdown file, as a page that needs no network."""
-    text = source.read_text(encoding="utf-8")
+    """A notebook, or a Markdown file, as a page: formulas are MathML, headings have GitHub's anchors."""
+    from latex2mathml.converter import convert
+    from nbconvert import HTMLExporter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+
+    def heading(text: str, level: int, **_: Any) -> str:
+        anchor = re.sub(r"[^\w -]", "", Markup(text).striptags().lower()).replace(" ", "-")
+        return f'<h{level} id="{anchor}">{text}</h{level}>\n'
+
+    renderer = IPythonRenderer(escape=False)
+    renderer.heading = heading
+    renderer.block_math = lambda body: convert(body.strip(), display="block")
+    renderer.inline_math = lambda body: convert(body.strip())
+
+    text = re.sub(r"\A---\n.*?\n---\n", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
     if source.suffix == ".ipynb":
         notebook = without_exercises(nbformat.reads(text, as_version=4))
-    else:
-        cell = nbformat.v4.new_markdown_cell(re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL))
-        notebook = nbformat.v4.new_notebook(cells=[cell])
-    title = re.search(r"^# (.+)", notebook.cells[0].source, re.MULTILINE)
-    notebook.metadata["title"] = title[1] if title else source.stem
-    font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
-    resources = {"metadata": {"name": source.stem}, "lessons": lessons(), "math_font": font}
-    return _exporter().from_notebook_node(notebook, resources=resources)[0]
+    title = re.search(r"^# (.+)|$", notebook.cells[0].source, re.MULTILINE)[1] or source.stem
+    resources = {"metadata": {"name": title}, "name": source.stem, "lessons": lessons()}
+    exporter = HTMLExporter(template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
+    exporter.register_filter("markdown2html", MarkdownWithMath(renderer=renderer).render)
+    return exporter.from_notebook_node(notebook, resources=resources)[0]
 
 
 def write_page(executed: Path) -> None:
-    """Write an executed notebook as HTML beside it."""
+    """Write an executed notebook as HTML, and the list of lessons, beside it."""
     files.write_text(executed.with_suffix(".html"), page_of(executed))
+    page = files.templates().get_template("lessons.html.j2").render(lessons=lessons(), folder=executed.parent)
+    files.write_text(executed.with_name("lessons.html"), page)
 
 
-def write_contents(folder: Path) -> None:
-    """Write the list of lessons beside their pages; one that did not run yet leads to its notebook."""
-    there = {path.stem for path in folder.glob("*.html")}
-    page = files.templates().get_template("lessons.html.j2")
-    source = Path(os.path.relpath(paths.notebooks, folder)).as_posix()
-    files.write_text(folder / "lessons.html", page.render(lessons=lessons(), there=there, source=source))
-
-
-PAGES = (".html", ".j2", ".md", ".ipynb")
-LINK = re.compile(
-    r'<script\b.*?</script>|(<(?:a|img|form)\b[^>]*?) (href|src|action)="([^":#]+)((?:#[^"]*)?")', re.DOTALL
-)
+LINK = re.compile(r'(<(?:a|img|form)\b[^>]*? (?:href|src|action)=")([^":#]+)((?:#[^"]*)?")')
 HEADING = re.compile(r'<h[1-4]\b[^>]*?\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
 
 
@@ -386,54 +337,44 @@ def build_site(folder: Path) -> Path:
     """
     from memecmd_utils import benchmark
 
-    index, site, data = folder / "index.html", folder / "site", paths.processed / folder.name / "release"
-    if not index.is_file():
+    todo, site, data = [folder / "index.html"], folder / "site", paths.processed / folder.name
+    if not todo[0].is_file():
         raise StageMissing(f"{folder.name} has no index.html: run `make reproduce` first")
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(folder / "tables", site / "tables")
-    shutil.make_archive(str(site / "release"), "zip", data)
-    write_contents(folder)
-    names, todo, sections = {index: index.name}, [index], []
+    shutil.make_archive(str(data / "release"), "zip", data / "release")
+    sections, pages, homes = [], files.templates(), (folder, data, files.HTML / "site", paths.root)
+
+    def name_of(path: Path) -> str:
+        name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")
+        return re.sub(r"\.html\.j2$|\.md$|\.ipynb$", ".html", name)
 
     def led(source: Path, match: re.Match[str]) -> str:
-        """A link as it leads within the site; only its text where it leads to no file of the project."""
-        if not match[1]:  # a script
-            return match[0]
-        path = Path(os.path.normpath(source.parent / unquote(match[3])))
+        """A link as it leads within the site; to the page it stands on where there is no such file."""
+        path = Path(os.path.normpath(source.parent / unquote(match[2])))
         path = path / "README.md" if path.is_dir() else path
-        if path.suffix in PAGES and (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
+        if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
             path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
-        homes = (site, folder, data.parent, files.HTML / "site", paths.root)
-        home = next(filter(path.is_relative_to, homes), None)
-        if home is None or not path.is_file():
-            return match[1]
-        if path not in names and home != site:
-            name = path.relative_to(home).as_posix()
-            flat = re.sub(r"(\.html\.j2|\.md|\.ipynb)$", ".html", name.replace("/", "-"))
-            names[path] = flat if path.suffix in PAGES else name
-            todo.append(path)
-        return f'{match[1]} {match[2]}="{quote(names.get(path, path.name))}{match[4]}'
+        if not path.is_file() or not any(map(path.is_relative_to, homes)):
+            return f'{match[1]}#"'
+        todo.extend({path}.difference(todo))
+        return f"{match[1]}{quote(name_of(path))}{match[3]}"
 
-    pages = files.templates()
     for source in todo:  # which grows
-        target = site / names[source]
-        if source.suffix not in PAGES:
-            target.parent.mkdir(parents=True, exist_ok=True)
+        target = site / name_of(source)
+        if source.suffix not in (".html", ".j2", ".md", ".ipynb"):
             shutil.copyfile(source, target)
             continue
         if source.suffix == ".j2":
             html = pages.get_template(f"site/{source.name}").render(rows=benchmark.load(folder))
         else:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
-        text = re.sub(r"<(script|style)\b.*?</\1>", " ", html[html.index("<body") :], flags=re.DOTALL)
-        title = html.partition("<title>")[2].partition("</title>")[0]
-        for anchor, *parts in zip(*[iter(["", title, *HEADING.split(text)])] * 3, strict=True):
-            sections.append([target.name, anchor, *(Markup(part).striptags() for part in (title, *parts))])
-        bar = pages.get_template("site_bar.html.j2").render(
-            here=source, folder=folder, site=site, data=data, paths=paths, own=files.HTML / "site"
-        )
-        html = re.sub(r"<body[^>]*>", lambda match: match[0] + bar, html, count=1)
-        html = html.replace("form-action 'none'", "form-action 'self'")
+        bar = pages.get_template("site_bar.html.j2").render(here=source, folder=folder, paths=paths)
+        start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
+        text = re.sub(r"<(script|style)\b.*?</\1>", " ", html[start:], flags=re.DOTALL)
+        parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
+        sections += ([target.name, *row] for row in zip(parts, parts, parts, strict=True))
+        html = html[:start].replace("form-action 'none'", "form-action 'self'") + bar + html[start:]
         files.write_text(target, LINK.sub(partial(led, source), html))
     files.write_text(site / "search.js", f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n")
     return site
