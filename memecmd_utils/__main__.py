@@ -152,10 +152,10 @@ def verify(choice: Choice, folder: str | None) -> None:
 @cli.command()
 @click.pass_obj
 def site(choice: Choice) -> None:
-    """Put a run's page and notebooks into one folder for any static host."""
-    from memecmd_utils import report
+    """Put a run's page, lessons, data card and leaderboard into one folder for any static host."""
+    from memecmd_utils import run_notebook
 
-    click.echo(report.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
+    click.echo(run_notebook.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------

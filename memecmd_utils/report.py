@@ -611,18 +611,3 @@ def picture_difference(a: Path, b: Path) -> float:
             return 1.0
         x, y = (np.asarray(image.convert("RGB"), dtype=float) for image in (first, second))
     return float(np.abs(x - y).mean() / 255)
-
-
-def build_site(folder: Path) -> Path:
-    """Copy the pages, figures and tables of `reports/<run>/` into `site/` in it, for any static host."""
-    if not (folder / "index.html").is_file():
-        raise StageMissing(f"{folder.name} has no index.html: run `make reproduce` first")
-    site = folder / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    site.mkdir()
-    for path in (*folder.glob("*.html"), *(folder / name for name in ("numbers.json", "placements.csv"))):
-        shutil.copyfile(path, site / path.name)
-    for part in ("figures", "tables"):
-        shutil.copytree(folder / part, site / part)
-    (site / ".nojekyll").touch()  # hosts that run Jekyll then leave the pages as they are
-    return site

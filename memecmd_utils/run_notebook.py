@@ -5,25 +5,27 @@ papermill only warns of an unknown parameter, saves a notebook that timed out as
 """
 
 import ast
-import base64
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import quote, unquote
 
 import filelock
 import nbformat
+from markupsafe import Markup
 
 from memecmd_utils import files
 from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
-from memecmd_utils.runs import STAGES, Run
+from memecmd_utils.runs import STAGES, Run, StageMissing
 from memecmd_utils.settings import RESOLVED, Profile
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
@@ -95,8 +97,7 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
         place = paths.user_path(name)
         states = [path.stat() for path in [place, *place.rglob("*")] if path.is_file()]
         if states:
-            newest = max(state.st_mtime_ns for state in states)
-            found[name] = [len(states), sum(state.st_size for state in states), newest]
+            found[name] = [len(states), sum(s.st_size for s in states), max(s.st_mtime_ns for s in states)]
     return found
 
 
@@ -117,11 +118,9 @@ def out_of_date(run: Run, templates: bool = False) -> list[str]:
         if stage.templates != templates:
             continue
         notebook, done = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
-        if not set(stage.after).isdisjoint(stale) or not done.is_file():
-            stale.append(name)
-            continue
-        made = done.stat().st_mtime_ns
-        if any(path.stat().st_mtime_ns > made for path in (notebook, *files_of(notebook), *always)):
+        made = done.stat().st_mtime_ns if done.is_file() else 0
+        newer = (p for p in (notebook, *files_of(notebook), *always) if p.stat().st_mtime_ns > made)
+        if not set(stage.after).isdisjoint(stale) or any(newer):
             stale.append(name)
     return stale
 
@@ -137,10 +136,8 @@ def held(run_folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        print(
-            f"run {run_folder.name} is being made by another process: waiting (Ctrl-C ends only that)",
-            file=sys.stderr,
-        )
+        said = "is being made by another process: waiting (Ctrl-C ends only that)"
+        print(f"run {run_folder.name} {said}", file=sys.stderr)
         lock.acquire()
     try:
         yield
@@ -176,7 +173,6 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
         except KeyboardInterrupt:
             print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr, flush=True)
             os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
-    write_contents(run.report)
 
 
 @contextmanager
@@ -202,14 +198,11 @@ def kernel_environment() -> Iterator[None]:
 
 # --- One of them
 
-EXERCISE = "exercise"
-"""Tag of a cell whose `assert` fails until a reader has solved it."""
-
 
 def without_exercises(notebook: Any) -> Any:
-    """The notebook with its exercise cells as text: nobody solves them in a headless run."""
+    """The notebook with its exercises, cells whose `assert` fails until a reader solves them, as text."""
     for cell in notebook.cells:
-        if EXERCISE in cell.metadata.get("tags", []):
+        if "exercise" in cell.metadata.get("tags", []):
             cell.cell_type = "markdown"
             cell.source = f"*Your turn:*\n\n```python\n{cell.source}\n```"
             cell.metadata = {}
@@ -222,7 +215,7 @@ def check_complete(notebook: Any, name: str) -> None:
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
             raise NotebookFailed(
-                f"{name}: cell {number} never ran; an earlier cell ended the kernel (sys.exit or quit?)"
+                f"{name}: cell {number} never ran; did an earlier one end the kernel (quit)?"
             )
 
 
@@ -239,10 +232,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     output.parent.mkdir(parents=True, exist_ok=True)
     failed = output.with_name(f"{name}.failed.ipynb")
     working = output.with_name(f".{name}.{os.getpid()}.ipynb")
-    known = papermill.inspect_notebook(str(notebook))
-    if unknown := parameters.keys() - known.keys():
+    if unknown := parameters.keys() - papermill.inspect_notebook(str(notebook)).keys():
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
-    replays = run.strict and not STAGES[name].templates
     started = time.monotonic()
     try:
         papermill.execute_notebook(
@@ -252,7 +243,9 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             kernel_name="python3",
             language="python",
             cwd=str(paths.root),
-            execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
+            execution_timeout=REPLAY_TIMEOUT_S
+            if run.strict and not STAGES[name].templates
+            else CELL_TIMEOUT_S,
             start_timeout=120,
             extra_arguments=["--log-level=50"],
             progress_bar=False,
@@ -274,10 +267,9 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             working.replace(failed)
     failed.unlink()
     # Without papermill's times and paths two equal runs give equal files.
-    executed.metadata.pop("papermill", None)
-    for cell in executed.cells:
-        cell.metadata.pop("papermill", None)
-        cell.metadata.pop("execution", None)
+    for part in (executed, *executed.cells):
+        part.metadata.pop("papermill", None)
+        part.metadata.pop("execution", None)
     files.write_text(output, nbformat.writes(executed) + "\n")
     return time.monotonic() - started
 
@@ -290,74 +282,99 @@ def fault_of(error: Any) -> str:
     return said if len(error.traceback) < 2 else f"{said}\n{strip_ansi(chr(10).join(error.traceback))}"
 
 
-# --- Its page, which needs no network, and the list of all lessons beside it
-
-
-class Lesson(NamedTuple):
-    """A notebook as the list of lessons names it."""
-
-    name: str
-    title: str
-    question: str
+# --- Its page, which needs no network, the list of all lessons beside it, and the site of them all
 
 
 @cache
-def lessons() -> tuple[Lesson, ...]:
-    """All notebooks in order: the title and the question of each head cell."""
-    found = []
-    for path in sorted(paths.notebooks.glob("*.ipynb")):
-        head = nbformat.read(path, as_version=4).cells[0].source.split("\n")
-        found.append(Lesson(path.stem, head[0].removeprefix("# "), head[2]))
-    return tuple(found)
+def lessons() -> tuple[tuple[str, list[str]], ...]:
+    """All notebooks in order: the name, and the lines of the head cell."""
+    found = sorted(paths.notebooks.glob("*.ipynb"))
+    return tuple((path.stem, nbformat.read(path, as_version=4).cells[0].source.split("\n")) for path in found)
 
 
-def _exporter() -> Any:
-    """nbconvert's exporter with formulas as MathML and links between lessons."""
-    from jinja2 import pass_context
+def page_of(source: Path) -> str:
+    """A notebook, or a Markdown file, as a page: formulas are MathML, headings have GitHub's anchors."""
     from latex2mathml.converter import convert
     from nbconvert import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-    from traitlets.config import Config
 
-    class Renderer(IPythonRenderer):
-        def block_math(self, body: str) -> str:
-            return convert(body.strip(), display="block")
+    def heading(text: str, level: int, **_: Any) -> str:
+        anchor = re.sub(r"[^\w -]", "", Markup(text).striptags().lower()).replace(" ", "-")
+        return f'<h{level} id="{anchor}">{text}</h{level}>\n'
 
-        def inline_math(self, body: str) -> str:
-            return convert(body.strip())
+    renderer = IPythonRenderer(escape=False)
+    renderer.heading = heading
+    renderer.block_math = lambda body: convert(body.strip(), display="block")
+    renderer.inline_math = lambda body: convert(body.strip())
 
-        def link(self, text: str, url: str, title: str | None = None) -> str:
-            return super().link(text, re.sub(r"^([\w-]+)\.ipynb(?=$|#)", r"\1.html", url), title)
-
-    class Exporter(HTMLExporter):
-        @pass_context
-        def markdown2html(self, context: Any, source: str) -> str:
-            options = {"escape": False, "anchor_link_text": self.anchor_link_text, **self.lexer_options}
-            return MarkdownWithMath(renderer=Renderer(**options)).render(source)
-
-    config = Config()
-    config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
-    config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
-    return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
+    text = re.sub(r"\A---\n.*?\n---\n", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
+    if source.suffix == ".ipynb":
+        notebook = without_exercises(nbformat.reads(text, as_version=4))
+    title = re.search(r"^# (.+)|$", notebook.cells[0].source, re.MULTILINE)[1] or source.stem
+    resources = {"metadata": {"name": title}, "name": source.stem, "lessons": lessons()}
+    exporter = HTMLExporter(template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
+    exporter.register_filter("markdown2html", MarkdownWithMath(renderer=renderer).render)
+    return exporter.from_notebook_node(notebook, resources=resources)[0]
 
 
 def write_page(executed: Path) -> None:
-    """Write an executed notebook as HTML beside it; cells tagged `remove-cell` and inputs `hide-input` go."""
-    known = lessons()
-    place = next((i for i, lesson in enumerate(known) if lesson.name == executed.stem), None)
-    before = known[place - 1] if place else None
-    after = known[place + 1] if place is not None and place + 1 < len(known) else None
-    font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
-    resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
-    notebook = nbformat.read(executed, as_version=4)
-    page = _exporter().from_notebook_node(notebook, resources=resources)[0]
-    files.write_text(executed.with_suffix(".html"), page)
+    """Write an executed notebook as HTML, and the list of lessons, beside it."""
+    files.write_text(executed.with_suffix(".html"), page_of(executed))
+    page = files.templates().get_template("lessons.html.j2").render(lessons=lessons(), folder=executed.parent)
+    files.write_text(executed.with_name("lessons.html"), page)
 
 
-def write_contents(folder: Path) -> None:
-    """Write the list of lessons beside their pages; those that did not run yet have no link."""
-    rows = [{**one._asdict(), "there": (folder / f"{one.name}.html").is_file()} for one in lessons()]
-    page = files.templates().get_template("lessons.html.j2")
-    text = page.render(lessons=rows, page=(folder / "index.html").is_file())
-    files.write_text(folder / "lessons.html", text)
+LINK = re.compile(r'(<(?:a|img|form)\b[^>]*? (?:href|src|action)=")([^":#]+)((?:#[^"]*)?")')
+HEADING = re.compile(r'<h[1-4]\b[^>]*?\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
+
+
+def build_site(folder: Path) -> Path:
+    """Write `site/` into `reports/<run>/`: its pages and lessons, and every file that a link leads to.
+
+    Sphinx Book Theme with MyST-NB adds 20 packages and takes formulas and widgets from a CDN; MyST needs node
+    and a template from the network. So a bar and a search join the pages that there are anyway.
+    """
+    from memecmd_utils import benchmark
+
+    todo, site, data = [folder / "index.html"], folder / "site", paths.processed / folder.name
+    if not todo[0].is_file():
+        raise StageMissing(f"{folder.name} has no index.html: run `make reproduce` first")
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(folder / "tables", site / "tables")
+    shutil.make_archive(str(data / "release"), "zip", data / "release")
+    sections, pages, homes = [], files.templates(), (folder, data, files.HTML / "site", paths.root)
+
+    def name_of(path: Path) -> str:
+        name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")
+        return re.sub(r"\.html\.j2$|\.md$|\.ipynb$", ".html", name)
+
+    def led(source: Path, match: re.Match[str]) -> str:
+        """A link as it leads within the site; to the page it stands on where there is no such file."""
+        path = Path(os.path.normpath(source.parent / unquote(match[2])))
+        path = path / "README.md" if path.is_dir() else path
+        if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
+            path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
+        if not path.is_file() or not any(map(path.is_relative_to, homes)):
+            return f'{match[1]}#"'
+        todo.extend({path}.difference(todo))
+        return f"{match[1]}{quote(name_of(path))}{match[3]}"
+
+    for source in todo:  # which grows
+        target = site / name_of(source)
+        if source.suffix not in (".html", ".j2", ".md", ".ipynb"):
+            shutil.copyfile(source, target)
+            continue
+        if source.suffix == ".j2":
+            html = pages.get_template(f"site/{source.name}").render(rows=benchmark.load(folder))
+        else:
+            html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
+        bar = pages.get_template("site_bar.html.j2").render(here=source, folder=folder, paths=paths)
+        start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
+        text = re.sub(r"<(script|style)\b.*?</\1>", " ", html[start:], flags=re.DOTALL)
+        parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
+        sections += ([target.name, *row] for row in zip(parts, parts, parts, strict=True))
+        html = html[:start].replace("form-action 'none'", "form-action 'self'") + bar + html[start:]
+        files.write_text(target, LINK.sub(partial(led, source), html))
+    files.write_text(site / "search.js", f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n")
+    return site

@@ -251,7 +251,7 @@ def test_sources_have_licences_and_true_hashes() -> None:
     known = set(re.findall(r"sha256:([0-9a-f]{64})", (paths.root / "requirements.lock").read_text("utf-8")))
     known |= {weights.sha256 for weights in local_model.registry().values()}
     known |= {files.sha256(path) for path in (paths.data / "paper").glob("*.csv")}
-    known |= {files.sha256(path) for path in files.HTML.glob("*.woff")}
+    known |= {files.sha256(path) for path in files.HTML.rglob("*.woff")}
     assert rows
     for row in rows:
         assert all(row.values()) and row["url"].startswith("https://"), row
