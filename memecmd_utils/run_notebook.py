@@ -344,10 +344,10 @@ def _exporter() -> Any:
 
 def write_page(executed: Path) -> None:
     """Write an executed notebook as HTML beside it; cells tagged `remove-cell` and inputs `hide-input` go."""
-    known = lessons()
-    place = next((i for i, lesson in enumerate(known) if lesson.name == executed.stem), None)
-    before = known[place - 1] if place else None
-    after = known[place + 1] if place is not None and place + 1 < len(known) else None
+    kind = STAGES[executed.stem].templates  # pages of the other kind may not be there
+    known = [one for one in lessons() if STAGES[one.name].templates == kind]
+    place = [one.name for one in known].index(executed.stem)
+    before, after = [None, *known][place], [*known, None][place + 1]
     font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
     resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
     notebook = nbformat.read(executed, as_version=4)
