@@ -337,21 +337,19 @@ def _exporter() -> Any:
 
     config = Config()
     config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters-hidden")
+    config.TagRemovePreprocessor.remove_cell_tags = ("remove-cell", "injected-parameters")
     config.TagRemovePreprocessor.remove_input_tags = ("hide-input",)
     return Exporter(config=config, template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
 
 
 def write_page(executed: Path) -> None:
     """Write an executed notebook as HTML beside it; cells tagged `remove-cell` and inputs `hide-input` go."""
-    kind = STAGES[executed.stem].templates  # pages of the other kind may not be there
-    known = [one for one in lessons() if STAGES[one.name].templates == kind]
+    known = [one for one in lessons() if STAGES[one.name].templates == STAGES[executed.stem].templates]
     place = [one.name for one in known].index(executed.stem)
     before, after = [None, *known][place], [*known, None][place + 1]
     font = base64.b64encode((files.HTML / "STIXTwoMath.woff").read_bytes()).decode()
     resources = {"metadata": {"name": executed.stem}, "before": before, "after": after, "math_font": font}
-    notebook = nbformat.read(executed, as_version=4)
-    page = _exporter().from_notebook_node(notebook, resources=resources)[0]
+    page = _exporter().from_notebook_node(nbformat.read(executed, as_version=4), resources=resources)[0]
     files.write_text(executed.with_suffix(".html"), page)
 
 
