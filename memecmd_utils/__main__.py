@@ -58,7 +58,7 @@ run_option = click.option("--run", default="", help="A finished run; by default 
 
 
 @cli.command()
-@click.option("--templates", is_flag=True, help="Run notebooks 07 and 08, on the second paper.")
+@click.option("--templates", is_flag=True, help="The appendices of the second paper: 07b, 08b.")
 @click.pass_obj
 def reproduce(choice: Choice, templates: bool) -> None:
     """Run those notebooks of the profile that are out of date."""

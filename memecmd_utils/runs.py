@@ -36,7 +36,7 @@ class Stage(NamedTuple):
     after: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     templates: bool = False
-    """Whether it belongs to `make templates`."""
+    """Whether it needs data sets from outside: `make templates` runs it, `make reproduce` does not."""
 
 
 STAGES = {
@@ -60,10 +60,12 @@ STAGES = {
     ),
     "05b_studies": Stage(("04_retrieval",), ("studies.json",)),
     "06_figures": Stage(("04b_learned_placement", "05_evaluation", "05b_studies")),
-    "07_template_memes": Stage(
+    "07_template_memes": Stage(),
+    "07b_templates_with_data": Stage(
         (), ("templates.parquet", "template_memes.parquet", "readings.parquet"), templates=True
     ),
-    "08_meme_text_retrieval": Stage(("07_template_memes",), templates=True),
+    "08_meme_text_retrieval": Stage(("02_annotation",)),
+    "08b_clip_with_data": Stage(("07b_templates_with_data",), templates=True),
 }
 """All notebooks in their order."""
 WRITTEN_BY = {name: stage for stage, row in STAGES.items() for name in row.writes}

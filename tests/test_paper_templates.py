@@ -28,7 +28,7 @@ from memecmd_utils.files import paths
 pytestmark = pytest.mark.paper
 
 TESTS = Path(__file__).parent
-STAGES = ("07_template_memes", "08_meme_text_retrieval")
+STAGES = ("07b_templates_with_data", "08b_clip_with_data")
 SAMPLE, MODEL = 6, "made-for-the-test"
 ASKED = ("five_tasks", "three_step_12")
 NOT_COMPUTED = "not computed here"

@@ -123,7 +123,7 @@ def test_a_change_runs_only_the_notebooks_that_reach_it() -> None:
         found = run_notebook.files_of(paths.notebooks / f"{name}.ipynb")
         return {path.relative_to(paths.root / "memecmd_utils").as_posix() for path in found}
 
-    retrieval, templates = reached("04_retrieval"), reached("07_template_memes")
+    retrieval, templates = reached("04_retrieval"), reached("07b_templates_with_data")
     assert {"runs.py", "settings.py", "schemas.py"} <= retrieval & templates
     assert not any(path.startswith("template_memes/") for path in retrieval)
     assert "prompts/choice.j2" in retrieval and "llm/chat.py" not in reached("05b_studies")

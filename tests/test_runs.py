@@ -35,7 +35,7 @@ def test_a_missing_input_names_the_notebook_that_writes_it(tmp_path: Path) -> No
     run = open_run("example", run_name="example")
     with pytest.raises(StageMissing, match=r"memes\.parquet of run 'example' .*run 01_library_build first"):
         run.read("memes.parquet")
-    with pytest.raises(StageMissing, match=r"run 07_template_memes first \(or `make templates`\)"):
+    with pytest.raises(StageMissing, match=r"run 07b_templates_with_data first \(or `make templates`\)"):
         run.read("template_memes.parquet")
     run.folder.mkdir(parents=True)
     run.write("memes.parquet").write_bytes(b"x")

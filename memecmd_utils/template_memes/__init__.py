@@ -1,4 +1,4 @@
-"""Notebooks 07 and 08, the second paper (2501.13851): CM50, its annotation with knowledge, and mtrCLIP.
+"""The second paper (2501.13851), notebooks 07 and 08: CM50, its annotation with knowledge, and mtrCLIP.
 
 It knows nothing of the first paper's stages.
 """

@@ -230,7 +230,7 @@ def memes_of(found: Mapping[str, fetch.LocatedSource], dataset: DataSet) -> list
 
 
 class Data(NamedTuple):
-    """The data sets of a run as notebook 07 uses them; what is missing is empty."""
+    """The data sets of a run as notebook 07b uses them; what is missing is empty."""
 
     found: Mapping[str, fetch.LocatedSource]
     records: pd.DataFrame
@@ -319,7 +319,7 @@ def load_data(run: Run) -> Data:
 
 
 def write_memes(run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReading]) -> None:
-    """Write `template_memes.parquet` and `readings.parquet`, what notebook 08 reads.
+    """Write `template_memes.parquet` and `readings.parquet`, what notebook 08b reads.
 
     Of several readings of one meme the last counts; one that came to nothing takes the place of none.
     """

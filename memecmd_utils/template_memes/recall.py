@@ -193,7 +193,7 @@ def printed_table(table: pd.DataFrame, by: str, names: Sequence[str]) -> pd.Data
 
 
 def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
-    """Memes of notebook 07 with a reading and a picture, of one part of the split.
+    """Memes of notebook 07b with a reading and a picture, of one part of the split.
 
     The embedded text is what the record of Imgflip says, as in the paper's code (`ocr`).
     """

@@ -45,6 +45,11 @@ def tables(notebook: Path) -> list[Table]:
     ]
 
 
+def odd_tables(notebook: Path) -> list[Table]:
+    """Tables that are empty or larger than a page."""
+    return [t for t in tables(notebook) if not 0 < t.rows <= MOST_ROWS or t.columns > MOST_COLUMNS]
+
+
 def _shown(cell: nbformat.NotebookNode) -> list[dict[str, str]]:
     return [output.get("data", {}) for output in cell.get("outputs", ())]
 
@@ -53,5 +58,4 @@ def check(notebook: Path) -> None:
     """Fail where a notebook begins without a picture, or shows a table that is empty or too large."""
     first = cells(notebook)[:FIRST_CELLS]
     assert any(map(pictures, first)), f"{notebook.stem}: no picture in the first {FIRST_CELLS} cells"
-    odd = [t for t in tables(notebook) if not 0 < t.rows <= MOST_ROWS or t.columns > MOST_COLUMNS]
-    assert odd == [], f"{notebook.stem}: tables that are empty or larger than {MOST_ROWS} x {MOST_COLUMNS}"
+    assert odd_tables(notebook) == [], f"{notebook.stem}: empty, or over {MOST_ROWS} x {MOST_COLUMNS}"
