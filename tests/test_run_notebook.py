@@ -1,4 +1,4 @@
-"""Notebooks run strictly, only where they are out of date; they become pages, and a site without a network."""
+"""Only notebooks that are out of date run; they become pages, and a site that needs no network."""
 
 import json
 import os
