@@ -107,7 +107,7 @@ compare-tracked: $(READY)
 recordings-check: $(READY)
 	@$(MEMECMD) recordings check
 
-#+ Put page and notebooks of PROFILE's run into one folder for any static host
+#+ Put PROFILE's run, lessons, leaderboard, data card and glossary into reports/<run>/site, for any static host
 site: $(READY)
 	@$(MEMECMD) site
 

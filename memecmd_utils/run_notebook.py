@@ -234,7 +234,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     working = output.with_name(f".{name}.{os.getpid()}.ipynb")
     if unknown := parameters.keys() - papermill.inspect_notebook(str(notebook)).keys():
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
-    started = time.monotonic()
+    replays, started = run.strict and not STAGES[name].templates, time.monotonic()
     try:
         papermill.execute_notebook(
             without_exercises(nbformat.read(notebook, as_version=4)),
@@ -243,9 +243,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             kernel_name="python3",
             language="python",
             cwd=str(paths.root),
-            execution_timeout=REPLAY_TIMEOUT_S
-            if run.strict and not STAGES[name].templates
-            else CELL_TIMEOUT_S,
+            execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
             start_timeout=120,
             extra_arguments=["--log-level=50"],
             progress_bar=False,

@@ -201,17 +201,6 @@ def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) ->
         report.refresh()
 
 
-def test_a_site_holds_pages_figures_and_tables(tmp_path) -> None:
-    with pytest.raises(runs.StageMissing, match="make reproduce"):
-        report.build_site(tmp_path)
-    write_run(tmp_path, "", {})
-    (tmp_path / "index.html").write_text("<p>页</p>", encoding="utf-8")
-    (tmp_path / "tables").mkdir()
-    site = report.build_site(report.build_site(tmp_path).parent)
-    there = {path.name for path in site.rglob("*") if path.is_file()}
-    assert there == {".nojekyll", "index.html", *report.TRACKED}
-
-
 # --- The pages lead somewhere
 
 

@@ -1,10 +1,14 @@
-"""Notebooks run strictly, only where they are out of date, and become pages that need no network."""
+"""Only notebooks that are out of date run; they become pages, and a site that needs no network."""
 
+import json
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, unquote
 
+import browser
 import nbformat
 import pytest
 
@@ -63,6 +67,9 @@ def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.
     os.utime(run.folder / "profile.yaml", (later, later))
     assert run_notebook.out_of_date(run) == ["one", "two", "three"]
     page = (run.report / "two.html").read_text(encoding="utf-8")
+    tags = [cell.metadata.get("tags", []) for cell in executed.cells]
+    assert ["parameters"] in tags and ["injected-parameters"] in tags
+    assert "# Parameters" in executed.cells[2].source and "# Parameters" not in page
     assert "What is asked?" in page and 'href="three.html"' in page.split("</nav>")[0]
     assert 'href="three.html"' in (run.report / "lessons.html").read_text(encoding="utf-8")
 
@@ -156,3 +163,89 @@ def test_a_second_process_waits_for_the_run(tmp_path: Path) -> None:
             other.acquire(timeout=0)
     with run_notebook.held(tmp_path / "run"):
         pass
+
+
+# --- The site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The site of a made-up run with one lesson; all documents and the other lessons are the project's."""
+    made = tmp_path_factory.mktemp("site")
+    folder, release = made / "a run", made / "processed/a run/release"
+    for path in (folder / "tables", release):
+        path.mkdir(parents=True)
+    run_notebook.lessons.cache_clear()
+    card = "---\nlanguage: [zh]\n---\n# The card\n\n[Licence](LICENSE.md)\n\n## What is in it\n\n聊天记录\n"
+    (release / "README.md").write_text(card, encoding="utf-8")
+    (release / "LICENSE.md").write_text("# Licence\n", encoding="utf-8")
+    row = {"system": "popular", "kind": "package", "turns": 9, "dialogues": 3, "split": "untouched"}
+    row |= dict.fromkeys(("nDCG@5", "nDCG@5 low", "nDCG@5 high", "R@1", "R@5", "MRR@20", "judged@5"), 0.25)
+    rows = [{**row, "difference": None, "p Holm": 0}]
+    (folder / "leaderboard.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    links = ["04_retrieval.html", "../processed/a%20run/release/", "gone.html", "../../../etc/passwd"]
+    policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'"
+    page = (
+        "<!doctype html><html><head><title>Run &amp; all</title>"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"></head><body class="run"><h1>Run</h1>'
+        + "".join(f'<a href="{link}">there</a>' for link in [*links, "https://arxiv.org/x#y"])
+        + "</body></html>"
+    )
+    (folder / "04_retrieval.ipynb").write_bytes((paths.notebooks / "04_retrieval.ipynb").read_bytes())
+    run_notebook.write_page(folder / "04_retrieval.ipynb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "processed", made / "processed")
+        with pytest.raises(runs.StageMissing, match="make reproduce"):
+            run_notebook.build_site(folder)
+        (folder / "index.html").write_text(page, encoding="utf-8")
+        yield run_notebook.build_site(folder)
+
+
+def test_every_link_of_a_site_leads_somewhere(site: Path) -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    for name in ("leaderboard", "release-README", "reports-README", "notebooks-GLOSSARY", "data-README"):
+        assert f"{name}.html" in pages
+    reached, todo = set(), ["index.html"]
+    while todo:
+        name = todo.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        text = re.sub(r"<(script|style)\b.*?</\1>", "", pages[name], flags=re.DOTALL)
+        assert text.count('<nav class="site-bar"') == 1 and 'src="http' not in text, name
+        for link in re.findall(r'<(?:a|img|form)\b[^>]*? (?:href|src|action)="([^":]+)"', text):
+            to, _, anchor = unquote(link).partition("#")
+            assert (site / (to or name)).is_file(), f"{name} leads to {link}"
+            if anchor and (to or name) in pages:
+                assert f'id="{anchor}"' in pages[to or name], f"{name} leads to {link}"
+            todo += [to] if to in pages else []
+    assert reached == pages.keys()
+    index, card = pages["index.html"], pages["release-README.html"]
+    assert index.count('<a href="#">there</a>') == 2 and "passwd" not in index
+    assert 'href="release.zip"' in card and "language: [zh]" not in card
+    assert "This lesson has not run here" in pages["notebooks-07_template_memes.html"]
+
+
+def test_a_lesson_begins_with_title_question_and_idea(site: Path) -> None:
+    page = (site / "04_retrieval.html").read_text(encoding="utf-8")
+    assert "leave them as they are" not in page and "# a profile in data/profiles" not in page
+    first = [page.index(words) for words in ("<h1", "<p>Which meme fits", "What it reads and writes")]
+    assert first == sorted(first)
+
+
+def test_a_site_is_searched_in_english_and_chinese_without_a_network(site: Path) -> None:
+    wait = pytest.importorskip("selenium.webdriver.support.wait")
+    with browser.open_browser(390, 844) as driver:
+        driver.get((site / "index.html").as_uri())
+        field = driver.find_element("css selector", ".site-bar input")
+        field.send_keys("nDCG")
+        field.submit()
+        wait.WebDriverWait(driver, 20).until(lambda _: "search.html?q=nDCG" in driver.current_url)
+        for words, page in (("nDCG", "GLOSSARY"), ("聊天记录", "release-README"), ("阈值", "GLOSSARY")):
+            driver.get(f"{(site / 'search.html').as_uri()}?q={quote(words)}")
+            found = driver.execute_script(
+                "return [...document.querySelectorAll('#found a')].map(a => a.href)"
+            )
+            assert any(page in link for link in found), words
+        assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        assert not browser.errors(driver)
