@@ -154,7 +154,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
     Those that others follow start first. A run that asks a model has one stage at a time, for the endpoint's
     rate. A notebook's page is made while the next one runs. Raises `NotebookFailed` with the first fault.
     """
-    waiting = sorted([*names][::-1], key=lambda one: all(one not in stage.after for stage in STAGES.values()))
+    waiting = sorted([*names][::-1], key=lambda one: all(one not in s.after for s in STAGES.values()))
     at_once = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
     with kernel_environment(), ThreadPoolExecutor(at_once) as kernels, ThreadPoolExecutor(1) as printer:
