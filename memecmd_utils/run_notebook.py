@@ -154,7 +154,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
     Those that others follow start first. A run that asks a model has one stage at a time, for the endpoint's
     rate. A notebook's page is made while the next one runs. Raises `NotebookFailed` with the first fault.
     """
-    waiting = sorted([*names][::-1], key=lambda one: all(one not in s.after for s in STAGES.values()))
+    waiting = sorted(names, key=lambda name: any(name in stage.after for stage in STAGES.values()))
     at_once = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
     with kernel_environment(), ThreadPoolExecutor(at_once) as kernels, ThreadPoolExecutor(1) as printer:
@@ -163,7 +163,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
             while waiting or running:
                 unfinished = [*waiting, *running.values()]
                 ready = [name for name in waiting if set(STAGES[name].after).isdisjoint(unfinished)]
-                for name in ready[: at_once - len(running)]:  # of the given the last is the longest
+                for name in ready[::-1][: at_once - len(running)]:  # of these the last is the longest
                     waiting.remove(name)
                     print(f"{name} ...", flush=True)
                     running[kernels.submit(run_notebook, run, name, parameters)] = name
