@@ -348,9 +348,9 @@ def build_site(folder: Path) -> Path:
         name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")
         return re.sub(r"\.html\.j2$|\.md$|\.ipynb$", ".html", name)
 
-    def led(source: Path, match: re.Match[str]) -> str:
+    def led(base: Path, match: re.Match[str]) -> str:
         """A link as it leads within the site; to the page it stands on where there is no such file."""
-        path = Path(os.path.normpath(source.parent / unquote(match[2])))
+        path = Path(os.path.normpath(base / unquote(match[2])))
         path = path / "README.md" if path.is_dir() else path
         if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
             path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
@@ -360,7 +360,7 @@ def build_site(folder: Path) -> Path:
         return f"{match[1]}{quote(name_of(path))}{match[3]}"
 
     for source in todo:  # which grows
-        target = site / name_of(source)
+        target, base = site / name_of(source), folder if source.suffix == ".ipynb" else source.parent
         if source.suffix not in (".html", ".j2", ".md", ".ipynb"):
             shutil.copyfile(source, target)
             continue
@@ -374,6 +374,6 @@ def build_site(folder: Path) -> Path:
         parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
         sections += ([target.name, *row] for row in zip(parts, parts, parts, strict=True))
         html = html[:start].replace("form-action 'none'", "form-action 'self'") + bar + html[start:]
-        files.write_text(target, LINK.sub(partial(led, source), html))
+        files.write_text(target, LINK.sub(partial(led, base), html))
     files.write_text(site / "search.js", f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n")
     return site
