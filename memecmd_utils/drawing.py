@@ -37,7 +37,6 @@ BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E
 
 # --- fonts: Noto Sans CJK with Simplified Chinese forms; DejaVu Sans for signs that it lacks
 
-FAMILY = "Noto Sans CJK SC"
 FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chinese, ...
 
 

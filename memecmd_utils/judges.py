@@ -637,14 +637,6 @@ TRUST = (
 )  # fmt: skip
 TRUSTED, TOPIC, UNSTEADY, NO_USE, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
 REVERSED, UNTOLD = "reversed", "not told"
-IN_WORDS = {
-    TRUSTED: "tells fitting memes from random ones and from hard negatives",
-    TOPIC: "tells fitting memes from random ones, but not from hard negatives",
-    UNSTEADY: "tells fitting memes from others, but its answers change with the wording of the questions",
-    NO_USE: "cannot tell fitting memes from random ones",
-    REVERSED: "prefers random memes to fitting ones",
-    UNTOLD: "could not be compared with the ground truth: too few dialogues have its answers",
-}
 
 
 def trust(answers: Answers) -> pd.DataFrame:

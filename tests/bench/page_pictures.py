@@ -6,6 +6,7 @@ They depend on the fonts and the version of the browser, so they are taken by ha
 import io
 import json
 import sys
+import time
 from pathlib import Path
 
 import browser
@@ -15,7 +16,7 @@ from memecmd_utils.files import paths
 
 TYPICAL = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))["typical"]
 LESSONS, SHOWN = "lessons.png", (480, 300)
-"""A picture of each executed lesson: the first output that is at least half as large as `SHOWN`."""
+"""A picture of each executed lesson: the largest output of about this shape."""
 OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page)"
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 """Name, and width and height in pixels."""
@@ -66,18 +67,21 @@ def take_lessons(folder: Path, target: Path) -> Path:
     """One picture for all lessons whose pages stand in `folder`, two in a row, each with its name."""
     font = ImageFont.load_default(18)
     parts = []
-    with browser.open_browser(1000, 900) as driver:
+    with browser.open_browser(1000, 1500) as driver:
         for page in sorted(folder.glob("0*.html")):
             driver.get(page.resolve().as_uri())
-            found = driver.find_elements("css selector", OUTPUTS)
-            large = [
-                one
-                for one in found
-                if one.size["width"] * 2 >= SHOWN[0] and one.size["height"] * 2 >= SHOWN[1]
+            sizes = [(one, *one.size.values()) for one in driver.find_elements("css selector", OUTPUTS)]
+            fitting = [
+                (high * wide, one)
+                for one, high, wide in sizes
+                if 0.8 < wide / max(1, high) < 2.6 and high < 900
             ]
-            if large:
-                with Image.open(io.BytesIO(large[0].screenshot_as_png)) as shot:
-                    parts.append((page.stem, ImageOps.pad(shot.convert("RGB"), SHOWN, color="white")))
+            _, largest = max(fitting, key=lambda pair: pair[0])
+            driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", largest)
+            time.sleep(0.3)  # pictures above it load now
+            driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", largest)
+            with Image.open(io.BytesIO(largest.screenshot_as_png)) as shot:
+                parts.append((page.stem, ImageOps.pad(shot.convert("RGB"), SHOWN, color="white")))
     wide, high = SHOWN[0] + 20, SHOWN[1] + 50
     sheet = Image.new("RGB", (2 * wide, -(-len(parts) // 2) * high), "white")
     for number, (name, picture) in enumerate(parts):
