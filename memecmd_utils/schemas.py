@@ -28,12 +28,12 @@ class StrategyWords(NamedTuple):
 
 
 STRATEGIES = {
-    "greedy": StrategyWords("Greedy", "the best meme, where the gate opens"),
+    "greedy": StrategyWords("Greedy", "the best meme by the paper's score, where the gate opens"),
     "sampling": StrategyWords("Sampling", "a random one of the top K, where the gate opens"),
     "random_same_turns": StrategyWords("Random, same turns", "a random meme, where the gate opens"),
     "random": StrategyWords("Random", "a random meme at random turns, without a gate"),
-    "learned": StrategyWords("Learned", "what learned placement ranks first, where it promises most"),
-    "reranked": StrategyWords("Reranked", "what a model picks from the paper's best, or nothing"),
+    "learned": StrategyWords("Learned", "the best meme by weights fitted on grades, where they promise most"),
+    "reranked": StrategyWords("Reranked", "a model reads the chat and picks from the paper's best, or none"),
 }
 """The paper's strategies and ours by the name that records hold."""
 
