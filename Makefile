@@ -17,7 +17,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 MEMECMD := $(PY) -m memecmd_utils
 
-.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint strip lock clean
+.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
 .DEFAULT_GOAL := help
 
 USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]

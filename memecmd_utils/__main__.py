@@ -216,7 +216,7 @@ def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
     """Score ENTRIES (TREC runs or Python files) next to the package's systems."""
-    from memecmd_utils import benchmark, page
+    from memecmd_utils import benchmark
 
     entries = entries or shlex.split(os.environ.get("ENTRY", ""))  # as make exports it
     named = (choice.profile, choice.settings)
@@ -225,10 +225,8 @@ def leaderboard(
     elif release:
         click.echo(benchmark.score_release(Path(release).expanduser(), *named, entries, name))
     else:
-        scored = choice.run(run)
         given = Path(grades).expanduser() if grades else None
-        click.echo(benchmark.score_run(scored, entries, name, given))
-        page.rewrite_page(scored)
+        click.echo(benchmark.score_run(choice.run(run), entries, name, given))
 
 
 # --- what is fetched --------------------------------------------------------------------------------

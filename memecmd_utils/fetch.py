@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tqdm.auto import tqdm
 
-from memecmd_utils import __version__, pictures
+from memecmd_utils import __version__, files, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
 
@@ -366,7 +366,7 @@ class Client:
             try:
                 answer = self._request(url, headers)
             except httpx2.TransportError as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}{files.way_to(url)}: {error}"
             except (httpx2.InvalidURL, httpx2.DecodingError) as error:
                 raise FetchError(f"{type(error).__name__}: {error}") from error
             else:

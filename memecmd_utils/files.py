@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 import re
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import jinja2
 from markupsafe import Markup, escape
@@ -161,6 +163,15 @@ def write_text(target: Path, text: str) -> None:
 # --- CSV that a spreadsheet may open
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def way_to(url: str) -> str:
+    """Words for the proxy that the environment puts before an address, without its password; none: empty."""
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = urlsplit(proxies.get(parts.scheme) or proxies.get("all", ""))
+    if not proxy.hostname or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"
 
 
 def guarded(text: str) -> str:

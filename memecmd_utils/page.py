@@ -5,7 +5,6 @@ It opens on one chat. It reads what the stages wrote; all words stand in `html/i
 
 import base64
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +18,15 @@ import pandas as pd
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import benchmark, drawing, evaluation, files, pictures, release, report, retrieval, schemas
+from memecmd_utils import drawing, evaluation, files, pictures, release, report, retrieval, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.settings import Profile
 from memecmd_utils.studies import landing
 
-DIALOGUES, LIBRARY, LEADING = 60, 400, 10
-"""Most dialogues, memes and systems of a leaderboard on the page; the release and `tables/` have all."""
+DIALOGUES, LIBRARY = 60, 400
+"""Most dialogues and memes on the page; the release has all."""
 SIDE = 200
 """Longest side of a meme's picture, in pixels."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
@@ -58,7 +57,6 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "scorer": records.consistency[0].scorer if records.consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),
         "table_of": lambda name: table_of(run, name),
-        "leaderboards": _leaderboards(run),
         "outcomes": files.html_table(pd.DataFrame(run.outcomes())),
         "chats": chats,
         "n_dialogues": len(records.dialogues),
@@ -76,13 +74,6 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     target = run.report / "index.html"
     files.write_text(target, environment.get_template("index.html.j2").render(values))
     return target
-
-
-def rewrite_page(run: Run) -> None:
-    """Write the page of a run anew where it has one."""
-    if (run.report / "index.html").is_file():
-        numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
-        write_page(run, report.load_records(run), numbers)
 
 
 def _draw_teaching_chat(run: Run, records: Records) -> None:
@@ -118,18 +109,6 @@ def table_of(run: Run, name: str) -> Markup:
             )
             return files.html_table(report.printed(frame.to_dict("records"))) if len(frame) else Markup()
     return Markup()
-
-
-def _leaderboards(run: Run) -> dict[str, Markup]:
-    """The best systems of each split of the benchmark; none before `make leaderboard`, or of other grades."""
-    rows = benchmark.load(run.report)
-    columns = ("system", "kind", "R@1", "R@5", "nDCG@5", "judged@5", "difference", "p Holm", "dialogues")
-    return {
-        split: files.html_table(
-            report.printed(benchmark.first([r for r in rows if r["split"] == split], LEADING), columns)
-        )
-        for split in dict.fromkeys(row["split"] for row in rows)
-    }
 
 
 # --- The chats: what the page's script reads, compact rows instead of records

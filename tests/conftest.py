@@ -4,12 +4,19 @@ import os
 import re
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tiny_models import REQUIRED
 
 # What tests start as a process of its own finds the same helpers.
 HELPERS = str(Path(__file__).parent / "helpers")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (HELPERS, os.environ.get("PYTHONPATH"))))
+
+# No test fails because a machine is slow.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # Figures are drawn without a screen; hubs are never asked.
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -1,6 +1,7 @@
 """What goes over the wire to an endpoint, and what becomes of its replies, refusals and silences."""
 
 import asyncio
+import socketserver
 import time
 from typing import Any
 
@@ -307,6 +308,20 @@ def test_a_proxy_is_used_but_for_this_machine_and_a_wrong_one_is_told(no_proxies
         with pytest.raises(EndpointError, match="ALL_PROXY") as caught:
             ask(backend("http://models.example/v1"), request())
         assert "secret" not in str(caught.value)
+
+
+def test_socks_works_and_a_failed_connection_names_its_way(no_proxies, monkeypatch) -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as closed:
+        place = f"socks5://me:secret@127.0.0.1:{closed.server_address[1]}"
+    monkeypatch.setenv("all_proxy", place)  # nobody listens there any more
+    with pytest.raises(
+        EndpointError, match=r"no connection through the proxy socks5://127.0.0.1:\d+, "
+    ) as caught:
+        ask(backend("http://models.example/v1"), request())
+    assert "secret" not in str(caught.value) and "models.example" in str(caught.value)
+    monkeypatch.setenv("no_proxy", "models.example")
+    with pytest.raises(EndpointError, match=r"no connection, or a broken one: \[Errno"):
+        ask(backend("http://models.example/v1"), request())
 
 
 def test_the_address_may_be_that_of_the_sdks_variable_and_a_key_must_be_there(monkeypatch) -> None:

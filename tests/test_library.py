@@ -337,7 +337,7 @@ def test_same_picture_needs_the_same_text():
     assert near_duplicate_groups([5, 4, 5, 2**40 - 1], ["", " ", "", ""]) == ([[0, 2]], [(0, 1), (1, 2)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=25), st.integers(0, 70))
 def test_close_pairs_equal_a_double_loop(hashes, max_distance):
     hashes += [value ^ 0b1011 for value in hashes[::2]]

@@ -165,7 +165,7 @@ def test_a_miss_names_the_fields_that_differ_and_where_texts_part(tmp_path: Path
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=150)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=3), ANY_TEXT), min_size=1, max_size=5))
 def test_any_unicode_goes_in_and_comes_back_also_from_a_tracked_file(tmp_path_factory, pairs: list) -> None:
     folder = tmp_path_factory.mktemp("any")

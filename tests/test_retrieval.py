@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memecmd_utils import retrieval
 from memecmd_utils.retrieval import Gate, calibrate_theta0, pad, simulate, standard_scale
 
-QUICK = settings(max_examples=30, deadline=None)
+QUICK = settings(max_examples=30)
 WEIGHTS = (0.5, 0.25, 1.0, 0.125)
 seeded = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 

@@ -309,7 +309,7 @@ tables = st.tuples(st.integers(1, 4), st.integers(1, 6)).flatmap(
 
 
 @given(tables)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_alpha_is_its_definition(values) -> None:
     assert alpha(values) == pytest.approx(slow_alpha(values), abs=1e-9, nan_ok=True)
 

@@ -227,8 +227,15 @@ class OpenAIBackend(Backend):
             fault = self._named(error)
         except openai.APITimeoutError:
             fault = GaveUp(self._gave_up("time-out"))
-        except openai.APIConnectionError:
-            fault = GaveUp(self._gave_up("no connection, or a broken one"))
+        except openai.APIConnectionError as error:
+            way = (
+                ""
+                if is_local(self.endpoint)
+                else files.way_to(address(self.endpoint) or "https://api.openai.com")
+            )
+            fault = GaveUp(
+                self._gave_up(f"no connection{way}, or a broken one: {self.shown(str(error.__cause__))}")
+            )
         if isinstance(fault, GaveUp) and heard == 0 < self._heard:
             return await self.using(work)  # it is there and only ill: that gets more tries
         raise fault
