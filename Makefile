@@ -130,6 +130,10 @@ lint: $(READY)
 	$(PY) -m mypy
 	$(PY) -m deptry memecmd_utils
 
+#+ Check that every package of the lock has a wheel on Linux and macOS, Python 3.11 to 3.14
+wheels: $(READY)
+	$(PY) tests/bench/wheels.py
+
 #+ Remove outputs and counts from the notebooks, keep cell tags
 strip: $(READY)
 	$(VENV)/bin/nbstripout --keep-id --drop-empty-cells notebooks/*.ipynb
