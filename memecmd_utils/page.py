@@ -18,7 +18,7 @@ import pandas as pd
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import drawing, evaluation, files, pictures, release, report, retrieval, schemas
+from memecmd_utils import drawing, evaluation, files, grades, pictures, release, report, retrieval, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run, StageMissing
@@ -223,16 +223,16 @@ def best_at_some_weight(saved: SavedRanking, row: int, profile: Profile) -> dict
     return {saved.meme_ids[m]: x[:, m].tolist() for m in best}
 
 
-def landing_rates(numbers: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Shares of a strategy's memes that land and that fit, on the test that decides; else in the run.
+def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Shares of a strategy's memes that land, on the test that decides and in the run.
 
-    A strategy that does not choose its turns is measured at those of `reranked`.
+    A strategy that does not choose its turns is measured there at those of `reranked`.
     """
     rows = numbers["landing"].get("placed", ())
-    last = [row for row in rows if row["split"] == rows[0]["split"]]
-    found = {row["strategy"]: (row["both"], row["fits"]) for row in numbers["levels"]}
-    found |= {row["who"]: (row["lands"], row["fits"]) for row in last if row["where"] == retrieval.RERANKED}
-    return found | {row["who"]: (row["lands"], row["fits"]) for row in last if row["where"] == row["who"]}
+    last = [row for row in rows if row["split"] == rows[0]["split"] in grades.UNTOUCHED]
+    held_out = {row["who"]: row["lands"] for row in last if row["where"] == retrieval.RERANKED}
+    held_out |= {row["who"]: row["lands"] for row in last if row["where"] == row["who"]}
+    return {"held out": held_out, "run": {row["strategy"]: row["both"] for row in numbers["levels"]}}
 
 
 def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:

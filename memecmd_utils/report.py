@@ -146,8 +146,8 @@ LANDING_FURTHER: dict[str, Sequence[str]] = {
 }  # fmt: skip
 """Further tables of notebook 04b, and the columns that are shown; all of them where none are named."""
 COARSE = (
-    "mean", "mean grade", "mean gap", "minus random", "specificity", "ungraded as 0", "share of repeats",
-    "share of turns", "even share", "overall", "paper", "paper minus random",
+    "mean", "mean grade", "mean gap", "minus random", "specificity", "ungraded as 0", "overall",
+    "paper", "paper minus random",
 )  # fmt: skip
 """Columns that are printed with two digits; other numbers have three."""
 
@@ -173,6 +173,8 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
         if name in SHARES:
             return percents(row, name)
         sign = "+" if "difference" in name or "minus" in name or (of_differences and name == "mean") else ""
+        if name[0] == "p" and name[1:] in ("", "_holm", " Holm") and value < 0.001:
+            return "< 0.001"
         digits = 2 if name in COARSE or abs(value) >= 10 else 3
         if f"{name} low" in row or (name in ("mean", "value") and "low" in row):
             return statistics.format_interval(row, name, digits, sign)
