@@ -311,7 +311,9 @@ def page_of(source: Path) -> str:
     if source.suffix == ".ipynb":
         notebook = without_exercises(nbformat.reads(text, as_version=4))
     title = re.search(r"^# (.+)|$", notebook.cells[0].source, re.MULTILINE)[1] or source.stem
-    resources = {"metadata": {"name": title}, "name": source.stem, "lessons": lessons()}
+    stage = STAGES.get(source.stem)
+    others = [lesson for lesson in lessons() if stage and STAGES[lesson[0]].templates == stage.templates]
+    resources = {"metadata": {"name": title}, "name": source.stem, "lessons": others}
     exporter = HTMLExporter(template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
     exporter.register_filter("markdown2html", MarkdownWithMath(renderer=renderer).render)
     return exporter.from_notebook_node(notebook, resources=resources)[0]
