@@ -647,7 +647,6 @@ def show_chat(
     """
     bands, notes = bands or {}, notes or {}
     colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
-    names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
     shown = []
     for turn in dialogue.turns:
         if turns is not None and turn.turn not in turns:
@@ -657,7 +656,7 @@ def show_chat(
             ShownTurn(
                 number=turn.turn,
                 side="right" if turn.speaker == "A" else "left",
-                name=names[turn.speaker],
+                name=turn.speaker,
                 text=turn.text,
                 gloss=turn.gloss if english else "",
                 note=notes.get(turn.turn, ""),
