@@ -342,8 +342,8 @@ def shares(part: pd.DataFrame) -> dict[str, float]:
 
 
 LOOKS = {
-    "holds, clearly": BLUE, "holds, not clearly": "#56B4E9", "does not hold, not clearly": ORANGE,
-    "does not hold, clearly": RED, "inconclusive": "#D0D0D0",
+    "holds, interval excludes 0": BLUE, "holds, not clearly": "#56B4E9", "fails, not clearly": ORANGE,
+    "fails, interval excludes 0": RED, "no meme sent": "#D0D0D0",
 }  # fmt: skip
 """Colour of each part of a claim's specifications; what is clear is not known with few dialogues."""
 
@@ -369,9 +369,9 @@ def claims_figure(claims: pd.DataFrame, matters: pd.DataFrame) -> Figure:
         for row in matters.drop_duplicates("claim").to_dict("records"):
             place = claims["claim"].tolist().index(row["claim"])
             text = f"{row['choice']}: {row['best value']} for it,\n{row['worst value']} against"
-            axes.text(102, place, text, va="center", fontsize=8.5)
+            axes.text(102, place, text, va="center", fontsize=9.5)
         axes.set(xlim=(0, 100), xlabel="share of the specifications, %")
-        axes.text(102, -0.8, "the choice that decides most", fontsize=9)
+        axes.text(102, -0.8, "the choice that decides most", fontsize=9.5)
         axes.invert_yaxis()
         axes.grid(visible=False)
         fig.legend(loc="outside lower center", ncols=5, fontsize=8.5)
