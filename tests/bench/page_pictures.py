@@ -77,11 +77,15 @@ def take_lessons(folder: Path, target: Path) -> Path:
                 if 0.8 < wide / max(1, high) < 2.6 and high < 900
             ]
             _, largest = max(fitting, key=lambda pair: pair[0])
-            driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", largest)
-            time.sleep(0.3)  # pictures above it load now
-            driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", largest)
-            with Image.open(io.BytesIO(largest.screenshot_as_png)) as shot:
-                parts.append((page.stem, ImageOps.pad(shot.convert("RGB"), SHOWN, color="white")))
+            place = (
+                "arguments[0].scrollIntoView({block: 'center'}); return arguments[0].getBoundingClientRect()"
+            )
+            driver.execute_script(place, largest)
+            time.sleep(0.5)  # pictures above it load now
+            box = driver.execute_script(place, largest)
+            with Image.open(io.BytesIO(driver.get_screenshot_as_png())) as shot:
+                cut = shot.convert("RGB").crop([box[side] for side in ("left", "top", "right", "bottom")])
+            parts.append((page.stem, ImageOps.pad(cut, SHOWN, color="white")))
     wide, high = SHOWN[0] + 20, SHOWN[1] + 50
     sheet = Image.new("RGB", (2 * wide, -(-len(parts) // 2) * high), "white")
     for number, (name, picture) in enumerate(parts):
