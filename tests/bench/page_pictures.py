@@ -17,7 +17,7 @@ from memecmd_utils.files import paths
 TYPICAL = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))["typical"]
 LESSONS, SHOWN = "lessons.png", (480, 300)
 """A picture of each executed lesson: the largest output of about this shape."""
-OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page)"
+OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page):not(details:not([open]) *)"
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 """Name, and width and height in pixels."""
 OPEN = "location.hash = `chat=${arguments[0]}&by=${arguments[1]}&turn=${arguments[2]}`; location.reload();"
