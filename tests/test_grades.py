@@ -62,7 +62,7 @@ def test_means_are_grades_and_an_empty_cell_is_none(tmp_path: Path, capsys) -> N
         ("news-x-1,2,m1,1", "news-x-1"),
         ("news-a-1,99,m1,1", "99"),
         ("news-a-1,2,m9,1", "m9"),
-        ("news-a-1,2,m1,0", "before"),
+        ("news-a-1,2,m1,0", "already"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_its_line(tmp_path: Path, line: str, why: str) -> None:

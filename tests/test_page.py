@@ -145,7 +145,7 @@ def test_the_gate_by_hand_and_under_moved_sliders(driver) -> None:
     choose_strategy(driver, "yours")
     assert turns_with_memes(driver) == list(SENT), "nothing was moved: the run's own gate"
     all_of(driver, ".turn")[2].click()
-    assert "Score 0.20, threshold 0.87." in one(driver, "#steps").text
+    assert "score 0.20, threshold 0.87." in one(driver, "#steps").text
     move(driver, "theta0", 2.5)
     assert turns_with_memes(driver) == [5, 6] and "2 memes" in one(driver, "#rate").text
     move(driver, "penalty", 4)
@@ -155,10 +155,10 @@ def test_the_gate_by_hand_and_under_moved_sliders(driver) -> None:
 def test_the_game_hides_who_is_random_until_the_guess(driver) -> None:
     one(driver, "#game").click()
     labels = [label.text for label in all_of(driver, "#strategies label")]
-    assert labels == ["A", "B"] and turns_with_memes(driver) == list(SENT)
+    assert labels == ["1", "2"] and turns_with_memes(driver) == list(SENT)
     assert "Random" not in one(driver, "#steps").text and "graded" not in one(driver, "#steps").text
     all_of(driver, "#rate button")[0].click()
-    assert re.match("(Right|No). A is (random|Greedy), B is (random|Greedy)", one(driver, "#rate").text)
+    assert re.match("(Right|No). 1 is (random|Greedy), 2 is (random|Greedy)", one(driver, "#rate").text)
     all_of(driver, "#rate button")[1].click()
     assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
 
@@ -223,7 +223,7 @@ def test_the_example_s_page_shows_what_was_placed(example) -> None:
     ids = example.execute_script(
         "return JSON.parse(document.getElementById('chat-data').textContent).memes.map(row => row[0])"
     )
-    options = {o.text.split(" ")[1]: o for o in all_of(example, "#dialogue option")}
+    options = {o.text.rpartition("(")[2].rstrip(")"): o for o in all_of(example, "#dialogue option")}
     assert len(options) == 47 and len(all_of(example, ".card")) == 200
     for dialogue, strategy in (("news-games-1", "greedy"), ("role-R16-1", "random")):
         options[dialogue].click()

@@ -81,7 +81,9 @@ def planted(page: Page) -> list[tuple[str, dict[str, str | None]]]:
     for tag, attributes in page.elements:
         addresses = [attributes.get(key) or "" for key in ("href", "src", "action", "data")]
         scripted = any(re.sub(r"\s", "", address).lower().startswith("javascript:") for address in addresses)
-        foreign = tag == "img" and not (attributes.get("src") or "").startswith(("data:image/", "memes/"))
+        foreign = tag == "img" and not (attributes.get("src") or "").startswith(
+            ("data:image/", "memes/", "figures/")
+        )
         if (
             scripted
             or foreign

@@ -193,7 +193,7 @@ def copy_project(target: Path) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for name in ("memecmd_utils", "notebooks", "data/example", "data/paper", "data/profiles"):
         shutil.copytree(paths.root / name, target / name, ignore=ignored)
-    for name in ("pyproject.toml", "CITATION.cff", "data/template_sources.yaml"):
+    for name in ("pyproject.toml", "CITATION.cff", "data/template_sources.yaml", "data/local_models.yaml"):
         shutil.copyfile(paths.root / name, target / name)
     return target
 
