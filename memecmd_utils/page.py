@@ -117,8 +117,8 @@ def table_of(run: Run, name: str) -> Markup:
 class SavedRanking(NamedTuple):
     """What stage 04b knows of the run's graded turns.
 
-    `terms` [4, turns, memes] of Eq. 18-21; `popular` [turns, memes], positions of the memes that are liked in
-    other dialogues, best first; `promises` [2, turns], score and threshold of learned placement's gate.
+    `terms` [4, turns, memes] of Eq. 18-21; `popular` [turns], positions of what is popular elsewhere at the
+    turns of `reranked` (-1: none); `promises` [2, turns], score and threshold of learned placement's gate.
     """
 
     rows: Mapping[str, int]
@@ -133,9 +133,8 @@ def saved_ranking(run: Run) -> SavedRanking:
     try:
         with np.load(run.read(landing.SCORES), allow_pickle=False) as kept:
             ids = kept[f"{run.profile.name} memes"].tolist()
-            order = retrieval.order(kept[f"{run.profile.name}/{landing.POPULAR}"], ids)
             rows = {key: row for row, key in enumerate(kept["turns"].tolist())}
-            return SavedRanking(rows, ids, kept["terms"], order, kept["learned gate"])
+            return SavedRanking(rows, ids, kept["terms"], kept["popular"], kept["learned gate"])
     except (StageMissing, KeyError):
         return SavedRanking({}, (), *[np.empty(0)] * 3)
 
@@ -144,9 +143,8 @@ def chat_payload(
     records: Records, profile: Profile, numbers: Mapping[str, Any], saved: SavedRanking
 ) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
-    known = set(profile.retrieval.strategies)
-    words = {name: schemas.STRATEGIES[name] for name in sorted(known, key=list(schemas.STRATEGIES).index)}
-    if saved.rows and retrieval.RERANKED in known:
+    words = {name: said for name, said in schemas.STRATEGIES.items() if name in profile.retrieval.strategies}
+    if saved.rows and retrieval.RERANKED in words:
         words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
     kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
@@ -172,9 +170,9 @@ def chat_payload(
         for turn, row in rows.items():
             top[turn] = best_at_some_weight(saved, row, profile) | top.get(turn, {})
         if landing.POPULAR in words:
-            for place, turn in enumerate(sorted(sent[retrieval.RERANKED].keys() & rows.keys())):
-                meme = saved.meme_ids[saved.popular[rows[turn], place]]
-                sent[landing.POPULAR][turn] = [meme, grade(name, turn, meme), ""]
+            popular = {t: saved.popular[row] for t, row in rows.items()}
+            ids = {t: saved.meme_ids[meme] for t, meme in popular.items() if meme >= 0}
+            sent[landing.POPULAR] = {t: [meme, grade(name, t, meme), ""] for t, meme in ids.items()}
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))

@@ -173,7 +173,7 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
         if name in SHARES:
             return percents(row, name)
         sign = "+" if "difference" in name or "minus" in name or (of_differences and name == "mean") else ""
-        if name[0] == "p" and name[1:] in ("", "_holm", " Holm") and value < 0.001:
+        if name in ("p", "p_holm", "p Holm") and value < 0.001:
             return "< 0.001"
         digits = 2 if name in COARSE or abs(value) >= 10 else 3
         if f"{name} low" in row or (name in ("mean", "value") and "low" in row):

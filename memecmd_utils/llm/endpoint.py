@@ -228,14 +228,10 @@ class OpenAIBackend(Backend):
         except openai.APITimeoutError:
             fault = GaveUp(self._gave_up("time-out"))
         except openai.APIConnectionError as error:
-            way = (
-                ""
-                if is_local(self.endpoint)
-                else files.way_to(address(self.endpoint) or "https://api.openai.com")
-            )
-            fault = GaveUp(
-                self._gave_up(f"no connection{way}, or a broken one: {self.shown(str(error.__cause__))}")
-            )
+            url = address(self.endpoint) or "https://api.openai.com"
+            way = "" if is_local(self.endpoint) else files.way_to(url)
+            cause = self.shown(str(error.__cause__))
+            fault = GaveUp(self._gave_up(f"no connection{way}, or a broken one: {cause}"))
         if isinstance(fault, GaveUp) and heard == 0 < self._heard:
             return await self.using(work)  # it is there and only ill: that gets more tries
         raise fault

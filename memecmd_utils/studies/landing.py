@@ -218,10 +218,15 @@ def grade_run(run: Run) -> list[Graded]:
         arrays |= {f"{one.name}/{who}": scores for who, scores in one.whole.items()}
         arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
     for one in graded[:1]:
-        knobs = run.profile.retrieval
         arrays["turns"] = np.array([f"{name}/{turn}" for name, turn in one.corpus.keys])
-        arrays["terms"] = one.corpus.terms(next(iter(encoders)), knobs.centring).astype(np.float32)
+        arrays["terms"] = one.corpus.terms(next(iter(encoders)), run.profile.retrieval.centring).astype(
+            np.float32
+        )
         arrays["learned gate"] = np.array(one.gates[LEARNED][:2])
+        arrays["popular"] = np.full(len(one.paper), -1)
+        if RERANKED in one.turns:
+            turns, memes = one.sent(POPULAR, RERANKED)
+            arrays["popular"][turns] = memes[turns]
     run.save_arrays(SCORES, **arrays)
     return graded
 
