@@ -234,9 +234,7 @@ def mean(
 
 def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds = None) -> Estimate:
     """Mean over items with its interval; `bounds` as in `interval`."""
-    if not len(values):
-        return EMPTY
-    return estimate(mean(np.asarray(values), clusters), len(values), bounds)
+    return estimate(mean(np.asarray(values), clusters), len(values), bounds) if len(values) else EMPTY
 
 
 def mean_columns(
@@ -326,6 +324,8 @@ def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate
         a, b = x[some], y[some]
         return spearmanr(a, b).statistic if len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0 else np.nan
 
+    if not pairs:
+        return EMPTY
     x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
     left_out = _each_left_out(spearman, [pair[0] for pair in pairs], lambda inside: inside.mean(axis=1))
     return estimate(left_out, len(pairs), COEFFICIENT)
