@@ -180,10 +180,11 @@ $(READY): $(MADE_FROM)
 	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), under a minute ..."; \
 	"$$found" -m venv "$(VENV)"; \
 	index="$${PIP_INDEX_URL:-$(call pip_has,global.index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,global.extra-index-url)}"; \
+	export UV_DEFAULT_INDEX="$${index:-https://pypi.org/simple}" UV_INDEX="$$more" UV_INDEX_STRATEGY=unsafe-best-match; \
 	if $(PY) -m pip install -q --disable-pip-version-check $(UV) && \
-	  UV_DEFAULT_INDEX="$${index:-https://pypi.org/simple}" UV_INDEX="$$more" UV_INDEX_STRATEGY=unsafe-best-match \
-	  $(VENV)/bin/uv pip install -q --python $(PY) --require-hashes -r requirements.lock; then :; \
+	  $(VENV)/bin/uv pip install -q --python $(PY) --require-hashes -r requirements.lock && \
+	  $(VENV)/bin/uv pip install -q --python $(PY) --no-deps -e .; then :; \
 	else echo "uv did not fill the environment: pip does, which takes some minutes" >&2; \
-	  $(PY) -m pip install -q --disable-pip-version-check -r requirements.lock; fi; \
-	$(PY) -m pip install -q --disable-pip-version-check --no-deps -e .; \
+	  $(PY) -m pip install -q --disable-pip-version-check -r requirements.lock; \
+	  $(PY) -m pip install -q --disable-pip-version-check --no-deps -e .; fi; \
 	touch $@

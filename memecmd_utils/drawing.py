@@ -101,28 +101,30 @@ def style() -> Iterator[None]:
 
 def canvas(width: float, height: float) -> "Figure":
     """Return an empty figure of that many inches; it needs no display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    return FigureCanvasAgg(Figure(figsize=(width, height))).figure
+    return Figure(figsize=(width, height), dpi=150)
 
 
 def figure_png(fig: "Figure") -> bytes:
     """The figure as PNG bytes, for notebook cells and widgets."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
-    with style():
-        fig.savefig(buffer, format="png", metadata={"Software": None}, pil_kwargs={"compress_level": 3})
+    with style():  # `savefig` would draw everything twice
+        FigureCanvasAgg(fig).print_png(buffer, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
     return buffer.getvalue()
 
 
 def save(fig: "Figure", folder: Path, name: str) -> list[Path]:
     """Write `name`.png and `name`.pdf without dates and versions, so that equal figures are equal bytes."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
     written = [Path(folder) / f"{name}.png", Path(folder) / f"{name}.pdf"]
     with atomic_path(written[0]) as part:
         part.write_bytes(figure_png(fig))
     with atomic_path(written[1]) as part, style():
-        metadata = dict.fromkeys(("CreationDate", "Creator", "Producer"))
-        fig.savefig(part, format="pdf", metadata=metadata)
+        FigureCanvasPdf(fig).print_pdf(part, metadata=dict.fromkeys(("CreationDate", "Creator", "Producer")))
     return written
 
 

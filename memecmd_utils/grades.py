@@ -364,7 +364,6 @@ class GradedTurns:
     memes: Mapping[str, Meme]
     annotations: Sequence[Annotation]
     truth: GroundTruth
-    placements: Sequence[Placement]
     encoders: Mapping[str, Encode]
     """The run's embedder first, then the one that took no part in retrieval."""
     n_all: int = 0
@@ -413,10 +412,8 @@ def load_graded_turns(run: Run) -> GradedTurns:
     every, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
     usable = [a for a in run.load(Annotation) if a.usable]
     dialogues = sample(every, len(usable), run.profile.seed)
-    names = {d.dialogue_id for d in dialogues}
     truth = truth_of_run(run.profile, dialogues, list(memes.values()))
-    placements = [p for p in run.load(Placement) if p.dialogue_id in names]
-    return GradedTurns(run.profile, dialogues, memes, usable, truth, placements, encoders_of(run), len(every))
+    return GradedTurns(run.profile, dialogues, memes, usable, truth, encoders_of(run), len(every))
 
 
 def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialogue]:

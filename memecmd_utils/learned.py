@@ -379,7 +379,7 @@ def corpus_of(split: Split, encoders: Mapping[str, Encode], profile: Profile, me
     """The turns and memes of a split with all its grades; `means` centre the texts of turns."""
     given = [grade for batch in split.grades.values() for grade in batch]
     usable, truth = [a for a in split.annotations if a.usable], GroundTruth(split.marks, given)
-    return Corpus(profile, split.dialogues, split.memes, usable, truth, (), encoders, given_means=means)
+    return Corpus(profile, split.dialogues, split.memes, usable, truth, encoders, given_means=means)
 
 
 def deal(names: Sequence[str], kinds: Sequence[str], n: int) -> np.ndarray:

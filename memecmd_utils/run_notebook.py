@@ -151,17 +151,16 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
     Those that others follow start first. A run that asks a model has one stage at a time, for the endpoint's
     rate. A notebook's page is made while the next one runs. Raises `NotebookFailed` with the first fault.
     """
-    waiting = [*names][::-1]  # of the given the last is the longest
-    waiting.sort(key=lambda one: all(one not in stage.after for stage in STAGES.values()))
-    at_once = 2 if run.profile.models.mode == "recorded" else 1
+    waiting = sorted(names, key=lambda one: all(one not in stage.after for stage in STAGES.values()))
+    slots = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
-    with kernel_environment(), ThreadPoolExecutor(at_once) as kernels, ThreadPoolExecutor(1) as printer:
+    with kernel_environment(slots), ThreadPoolExecutor(slots) as kernels, ThreadPoolExecutor(1) as printer:
         pages = []
         try:
             while waiting or running:
                 unfinished = [*waiting, *running.values()]
                 ready = [name for name in waiting if set(STAGES[name].after).isdisjoint(unfinished)]
-                for name in ready[: at_once - len(running)]:
+                for name in ready[: slots - len(running)]:
                     waiting.remove(name)
                     print(f"{name} ...", flush=True)
                     running[kernels.submit(run_notebook, run, name, parameters)] = name
@@ -177,7 +176,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
 
 
 @contextmanager
-def kernel_environment() -> Iterator[None]:
+def kernel_environment(slots: int) -> Iterator[None]:
     """Variables that kernels inherit: no screen, this environment's kernel, the terminal for progress."""
     wanted = {
         "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
@@ -186,6 +185,8 @@ def kernel_environment() -> Iterator[None]:
         # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
+    if slots > 1:  # kernels whose threads wait for one another's cores take twice as long
+        wanted["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     if sys.stderr.isatty():
         wanted[TERMINAL_VARIABLE] = os.ttyname(sys.stderr.fileno())
     before = {name: os.environ.get(name) for name in wanted}

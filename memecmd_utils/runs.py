@@ -58,7 +58,7 @@ STAGES = {
             "judge_checks.json",
         ),
     ),
-    "05b_studies": Stage(("04_retrieval",), ("studies.json",)),
+    "05b_studies": Stage(("02_annotation", "03_dialogue_generation"), ("studies.json",)),
     "06_figures": Stage(("04b_learned_placement", "05_evaluation", "05b_studies")),
     "07_template_memes": Stage(),
     "07b_templates_with_data": Stage(

@@ -40,7 +40,7 @@ def made() -> Graded:
     ]  # fmt: skip
     encoders = {"e": made_up.vectors, "f": made_up.vectors}
     notes, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
-    corpus = Corpus(made_up.profile(), dialogues, memes, notes, GroundTruth(marks, []), (), encoders)
+    corpus = Corpus(made_up.profile(), dialogues, memes, notes, GroundTruth(marks, []), encoders)
     n = len(corpus.asked)
     given = np.zeros((n, MEMES))
     given[::2, 0] = 2  # lands at every second turn

@@ -36,7 +36,7 @@ def corpus() -> Corpus:
     dialogues, names = [made_dialogue(n) for n in range(20)], [f"m{m:02}" for m in range(MEMES)]
     said, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
     encoders = {str(dim): functools.partial(made_up.vectors, dim=dim) for dim in DIMS}
-    made = Corpus(made_up.profile(), dialogues, memes, said, GroundTruth([], []), (), encoders)
+    made = Corpus(made_up.profile(), dialogues, memes, said, GroundTruth([], []), encoders)
 
     def units(rows: int, dim: int) -> np.ndarray:
         vectors = rng.normal(size=(rows, 6, dim))

@@ -87,7 +87,7 @@ def test_stages_side_by_side_end_before_what_follows_them(run: runs.Run, tmp_pat
     run_notebook.run_stages(run, ["one", "two", "three"], PARAMETERS)
     lines = capfd.readouterr().out.split("\n")
     assert (
-        lines[0] == "one ..." and lines[1].startswith("one done") and lines[2:4] == ["three ...", "two ..."]
+        lines[0] == "one ..." and lines[1].startswith("one done") and lines[2:4] == ["two ...", "three ..."]
     )
 
 

