@@ -170,7 +170,8 @@ endif
 # The first Python that starts and is new enough; a shim that only prints an error does not count. uv fills the
 # environment from the package index that pip is configured with; where it cannot be had or fails, pip does.
 UV := uv==0.13.9
-pip_has = $$($(PY) -m pip config get $(1) 2>/dev/null || true)
+# `pip config get` reads one of pip's files, `list` what counts of all of them.
+pip_has = $$($(PY) -m pip config list 2>/dev/null | sed -nE -e 's/\\n/ /g' -e "s/^(global|install)[.]$(1)='(.*)'/\2/p" | tail -n 1)
 $(READY): $(MADE_FROM)
 	@set -e; found=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.12 python3.11 python3.13 python3.14 python3); do \
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
@@ -179,7 +180,7 @@ $(READY): $(MADE_FROM)
 	  echo "no Python 3.11 or later with venv found: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), under a minute ..."; \
 	"$$found" -m venv "$(VENV)"; \
-	index="$${PIP_INDEX_URL:-$(call pip_has,global.index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,global.extra-index-url)}"; \
+	index="$${PIP_INDEX_URL:-$(call pip_has,index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,extra-index-url)}"; \
 	export UV_DEFAULT_INDEX="$${index:-https://pypi.org/simple}" UV_INDEX="$$more" UV_INDEX_STRATEGY=unsafe-best-match; \
 	if $(PY) -m pip install -q --disable-pip-version-check $(UV) && \
 	  $(VENV)/bin/uv pip install -q --python $(PY) --require-hashes -r requirements.lock && \
