@@ -28,14 +28,8 @@ RELEVANT = round(2 * grades.FITS)
 """Score in `qrels` from which a meme fits: scores are twice the graders' mean grade, rounded (0 to 4)."""
 DEPTH = 20
 """Memes of a turn that are measured."""
-MEASURES = {
-    "R@1": f"Success(rel={RELEVANT})@1",
-    "R@5": f"Success(rel={RELEVANT})@5",
-    f"MRR@{DEPTH}": f"RR(rel={RELEVANT})@{DEPTH}",
-    "nDCG@5": "nDCG@5",
-    "judged@5": "Judged@5",
-}
-"""Columns of the leaderboard, and what `ir_measures` calls them."""
+MEASURES = ("R@1", "R@5", f"MRR@{DEPTH}", "nDCG@5", "judged@5")
+"""Columns of the leaderboard."""
 NONE = "none"
 """Stands in the place of a meme in a run file: at this turn no meme is sent."""
 EMPTY = "…"
@@ -291,15 +285,18 @@ def _call(path: Path, one: Benchmark) -> dict[str, dict[str, float]]:
 
 def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
     """`MEASURES` of a ranking, [asked turns, measures], as trec_eval finds them."""
-    import ir_measures
+    from ir_measures import RR, Judged, Success, iter_calc, nDCG
 
-    names = {ir_measures.parse_measure(theirs): column for column, theirs in enumerate(MEASURES.values())}
+    # Not by their names: the library's parser uses what Python 3.14 no longer has.
+    fits = {"rel": RELEVANT}
+    theirs = (Success(**fits) @ 1, Success(**fits) @ 5, RR(**fits) @ DEPTH, nDCG @ 5, Judged @ 5)
+    column = {measure: place for place, measure in enumerate(theirs)}
     rows = {turn: row for row, turn in enumerate(one.asked["id"])}
     told = {turn: memes for turn, memes in ranking.items() if memes}
     run = {turn: {meme: DEPTH - rank for rank, meme in enumerate(memes)} for turn, memes in told.items()}
-    values = np.zeros((len(rows), len(names)))
-    for found in ir_measures.iter_calc([*names], one.relevant, run):
-        values[rows[found.query_id], names[found.measure]] = found.value
+    values = np.zeros((len(rows), len(MEASURES)))
+    for found in iter_calc(theirs, one.relevant, run):
+        values[rows[found.query_id], column[found.measure]] = found.value
     return values
 
 
@@ -328,7 +325,7 @@ def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int)
     gaps = found.minus(statistics.LeftOut(*(part[..., [names.index(base)], :] for part in found)))
     ends = statistics.interval(gaps)
     p = statistics.p_value(gaps)
-    ndcg, others = [*MEASURES].index("nDCG@5"), [i for i, name in enumerate(names) if name != base]
+    ndcg, others = MEASURES.index("nDCG@5"), [i for i, name in enumerate(names) if name != base]
     out = pd.DataFrame({"split": one.split, "system": names, "kind": kinds})
     out[[*MEASURES]] = found.value
     out["nDCG@5 low"], out["nDCG@5 high"], out["minus"] = low[:, ndcg], high[:, ndcg], base
