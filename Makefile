@@ -48,7 +48,7 @@ test-all: $(READY)
 
 #+ Test the models of PROFILE=paper and of make templates on tiny weights (VENV=DIR: an environment made from requirements-paper.lock)
 test-paper:
-	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q -m paper
+	MEMECMD_REQUIRE_PAPER=1 HF_HUB_OFFLINE=1 $(PY) -m pytest -q -n 2 --dist loadfile -m paper
 
 ## Open JupyterLab on the notebooks
 lab: $(READY)
