@@ -287,16 +287,15 @@ def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
     """`MEASURES` of a ranking, [asked turns, measures], as trec_eval finds them."""
     from ir_measures import RR, Judged, Success, iter_calc, nDCG
 
-    # Not by their names: the library's parser uses what Python 3.14 no longer has.
-    fits = {"rel": RELEVANT}
-    theirs = (Success(**fits) @ 1, Success(**fits) @ 5, RR(**fits) @ DEPTH, nDCG @ 5, Judged @ 5)
-    column = {measure: place for place, measure in enumerate(theirs)}
+    # In the order of `MEASURES`. Not by names: the library's parser uses what Python 3.14 no longer has.
+    hit, first = Success(rel=RELEVANT), RR(rel=RELEVANT)
+    theirs = [hit @ 1, hit @ 5, first @ DEPTH, nDCG @ 5, Judged @ 5]
     rows = {turn: row for row, turn in enumerate(one.asked["id"])}
     told = {turn: memes for turn, memes in ranking.items() if memes}
     run = {turn: {meme: DEPTH - rank for rank, meme in enumerate(memes)} for turn, memes in told.items()}
     values = np.zeros((len(rows), len(MEASURES)))
     for found in iter_calc(theirs, one.relevant, run):
-        values[rows[found.query_id], column[found.measure]] = found.value
+        values[rows[found.query_id], theirs.index(found.measure)] = found.value
     return values
 
 
