@@ -152,28 +152,12 @@ def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:
     return show(fig, png.read_bytes())
 
 
-# --- text in pictures. Lines break as on phones: "Requirements for Chinese Text Layout" (W3C, clreq), basic
-# level. Closing marks do not begin a line, opening marks do not end one. Sizes are pixels.
+# --- text in pictures. Lines break where Unicode's rules let them (UAX 14): no closing mark begins a line, no
+# opening mark ends one, words and numbers stay whole. Sizes are pixels.
 
 Colour = tuple[int, int, int]
-CLOSING = frozenset(
-    "，。、；：？！．）】》〉「』」”’〕〗〙〛〟］｝｠｡､｣…—～〜·・／％‰°℃ー々〻ゝゞヽヾ゛゜‼⁇⁈⁉"
-    "ぁぃぅぇぉっゃゅょゎァィゥェォッャュョヮヵヶ,.;:?!)]}%"
-)
-"""Never at the start of a line."""
-OPENING = frozenset("（【《〈「『“‘〔〖〘〚〝［｛｟｢([{￥¥€£＄$＃#＠@")
-"""Never at the end of a line."""
 SEMIBOLD = 0.022
 """Stroke around semi-bold glyphs, in em: the package of the font has the regular weight only."""
-# Written without spaces: a line may end after each character.
-_IDEOGRAPHS = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001b000-\U0003ffff"
-_LETTERS = rf"(?:(?![{_IDEOGRAPHS}])[^\W_][\u0300-\u036f]*)+"
-# A word or number in one piece, with the marks inside it: don't, 3.5, -2, a.b/c?d=1, C++.
-_WORD = rf"(?:[-+−](?=\d))?{_LETTERS}(?:['’.,:/@_+&=~#?%‐‑-]+{_LETTERS})*(?:\+\+)?"
-# What a line may not be cut in: a word or a character with the marks that open before and close behind it.
-_UNIT = re.compile(
-    rf"[{re.escape(''.join(OPENING))}]*(?:{_WORD}|\S[\u0300-\u036f]*)[{re.escape(''.join(CLOSING))}]*\s*|\s+"
-)
 
 
 def clean(text: str) -> str:
@@ -212,10 +196,12 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
 
     A piece wider than a whole line is cut between any two characters.
     """
+    from uniseg.linebreak import line_break_units
+
     lines: list[str] = []
     for paragraph in clean(text).split("\n"):
         line = ""
-        for unit in _UNIT.findall(re.sub(r"\s+", " ", paragraph).strip()):
+        for unit in line_break_units(re.sub(r"\s+", " ", paragraph).strip()):
             for piece in [unit] if measure(unit.rstrip()) <= width else clusters(unit):
                 if line and measure((line + piece).strip()) > width:
                     lines.append(line.strip())

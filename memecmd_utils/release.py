@@ -231,10 +231,10 @@ TERMS_OF_MODEL = "the terms of the model and of its provider"
 UNSTATED = "none stated: the rights are yours to check"
 AUTHORED = "CC BY 4.0"
 _NAMED = {
-    "BY-SA": ("cc-by-sa-4.0", "https://creativecommons.org/licenses/by-sa/4.0/"),
+    "pictures": ("cc-by-sa-4.0", "https://creativecommons.org/licenses/by-sa/4.0/"),
     AUTHORED: ("cc-by-4.0", "https://creativecommons.org/licenses/by/4.0/"),
 }
-"""What the hub and Croissant call a licence, by words that stand in ours."""
+"""What the hub and Croissant call our two licences: of the example's pictures, and of authored texts."""
 _KINDS = {"memes": "meme images", "annotations": "meme annotations", "placements": "meme placements"}
 _TERMS = dict.fromkeys(("drawn", "computed", "user image", "user dialogue"), UNSTATED) | {
     "authored": AUTHORED
@@ -276,16 +276,17 @@ def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[st
         if row["kind"] not in ("meme images", "meme placements"):
             texts[row["source"], _TERMS.get(row["source"], TERMS_OF_MODEL)].append(row["kind"])
     parts += [(f"{', '.join(kinds)} (`{plain(name)}`)", terms) for (name, terms), kinds in texts.items()]
-    stated = {terms for _, terms in parts}
-    named = {words: tag for words, tag in _NAMED.items() if any(words in terms for terms in stated)}
-    unclear = [terms for terms in stated if not any(words in terms for words in _NAMED)]
+    authored = any(terms == AUTHORED for _, terms in texts)
+    # A user's picture never has a licence, and a model's text has the terms of its provider.
+    named = [_NAMED["pictures"]] * any(pictures) + [_NAMED[AUTHORED]] * authored
+    is_unclear = "" in pictures or any(terms != AUTHORED for _, terms in texts)
     parts.append(("placements: ids and computed numbers", "no rights are claimed in them"))
     return {
         "parts": [*parts, ("code that made this release, not part of it", "MIT")],
-        "tags": [tag for tag, _ in named.values()] + (["other"] if unclear or not named else []),
-        "urls": [url for _, url in named.values()] or ["LICENSE.md"],
+        "tags": [tag for tag, _ in named] + ["other"] * (is_unclear or not named),
+        "urls": [url for _, url in named] or ["LICENSE.md"],
         "without": pictures[""],
-        "authored": AUTHORED in stated,
+        "authored": authored,
         "models": sorted({name for name, terms in texts if terms == TERMS_OF_MODEL}),
     }
 

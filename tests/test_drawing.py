@@ -1,3 +1,5 @@
+"""Figures, chat screenshots and chats as HTML: equal bytes, the right breaks, nothing unescaped."""
+
 import json
 import os
 import re
@@ -11,7 +13,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import strategies as st
 from made_up import TEXTS, dialogue, meme_files
 from PIL import Image
 
@@ -51,13 +52,6 @@ def test_figures_have_the_simplified_chinese_face_and_equal_bytes(tmp_path, monk
 
 
 # --- lines of text
-
-PIECES = [
-    *"天气真好吗直龘々ー０Ａかナ가", *drawing.CLOSING, *drawing.OPENING, '"', "'", "-", "——", "……", "？！",
-    "iPhone", "3,200", "12.5%", "9:30", "-3.5", "don't", "C++", "https://a.b/c?d=1&e=2", "Привет",
-    "👍", "e\u0301", "ñ", " ", "  ", "\t", "a" * 30,
-]  # fmt: skip
-texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 def width(text: str) -> float:

@@ -75,16 +75,9 @@ def test_no_ground_truth_makes_no_tables_of_it_and_the_same_records_the_same_byt
     ("changes", "message"),
     [
         ({"placements": [placement(3, "m1", speaker="B")]}, "placements .*no such turn"),
-        ({"placements": [placement(3, "missing")]}, "no meme missing"),
-        ({"annotations": [annotation("m7")]}, "annotations m7: no meme"),
         ({"annotations": [annotation("m1"), annotation("m1")]}, "annotations m1: stands twice"),
         ({"annotations": [annotation("m1", unsafe="abuse")]}, "m1: flagged as abuse, more than its id"),
         ({"memes": [meme("../m1")], "annotations": [], "placements": []}, "cannot be a file name"),
-        (
-            {"marks": [made_release.truth()["marks"][0].model_copy(update={"turn": 9})]},
-            "marks .*no such turn",
-        ),
-        ({"grades": made_release.truth()["grades"][:1] * 2}, "grades .*stands twice"),
     ],
 )
 def test_a_wrong_release_is_never_put_in_place(target: Path, run_dir: Path, changes, message: str) -> None:
@@ -202,17 +195,9 @@ def sign(folder: Path) -> None:
     [
         (lambda d: edit(d / "dialogues.jsonl", "火锅", "面条"), False, "dialogues.jsonl: not the sha256"),
         (lambda d: (d / "images" / "m1.png").unlink(), False, "m1.png: in sha256sums.txt but missing"),
-        (lambda d: (d / "notes.txt").touch(), False, "notes.txt: not listed in sha256sums.txt"),
-        (lambda d: (d / "README.md").rename(d.parent / "r") and (d / "README.md").symlink_to(d.parent / "r"),
-         False, "README.md: in sha256sums.txt but missing"),
-        (lambda d: (d / "sha256sums.txt").unlink(), False, "is not a release"),
         (lambda d: (d / "manifest.json").unlink(), False, "is not a release"),
-        (lambda d: (d / "manifest.json").write_text("[]"), False, "manifest.json"),
         (lambda d: edit(d / "manifest.json", '"grades": 4', '"grades": 5'), True, "counts .* are not those"),
-        (lambda d: edit(d / "marks.jsonl", '"two"', '"one"'), True, "marks .*one: stands twice"),
         (lambda d: edit(d / "grades.jsonl", '"m1"', '"m9"'), True, "no meme m9"),
-        (lambda d: edit(d / "placements.jsonl", '"turn":5', '"turn":50'), True, "no such turn"),
-        (lambda d: edit(d / "marks.jsonl", '"one"', "one"), True, "marks.jsonl line 1"),
     ],
 )  # fmt: skip
 def test_what_was_changed_is_found(target: Path, change, signed: bool, said: str) -> None:
