@@ -6,7 +6,6 @@ One's own dialogues come from a file instead; then only the third agent is asked
 
 import asyncio
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
@@ -16,9 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
-from memecmd_utils import files, library, runs, schemas, statistics
+from memecmd_utils import files, library, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
@@ -60,8 +58,7 @@ def plan(items: Sequence[schemas.NewsItem], pairs: Sequence[schemas.RolePair], p
     n_news, n_role = sizes(profile)
     each = profile.dialogue.scenarios_per_pair
     scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
-    news = choose_news(items, profile.dialogue.n_news)[:n_news]
-    return Plan(news, [(pair, n) for pair, n in scenarios if n > 0])
+    return Plan(choose_news(items, n_news), [(pair, n) for pair, n in scenarios if n > 0])
 
 
 def sizes(profile: Profile) -> tuple[int, int]:
@@ -81,7 +78,9 @@ def choose_news(items: Sequence[schemas.NewsItem], n: int) -> list[schemas.NewsI
     rounds = max((len(group) for group in by_topic), default=0)
     ordered = [group[i] for i in range(rounds) for group in by_topic if i < len(group)]
     if n > len(ordered):
-        raise ProfileError(f"n_news={n}, but there are {len(ordered)} news items")
+        raise ProfileError(
+            f"the run needs {n} news items, and there are {len(ordered)}: lower n_news or n_dialogues"
+        )
     return ordered[:n]
 
 
@@ -439,42 +438,6 @@ async def generate(
     files.write_jsonl(folder / "dialogues.jsonl", made.dialogues)
     files.write_jsonl(folder / "unfinished.jsonl", made.unfinished)
     return made
-
-
-def hold_on_workers(
-    run: runs.Run, starts: Sequence[schemas.ColdStart], own: Sequence[schemas.Dialogue] = ()
-) -> int:
-    """With `engine: dask`, have Dask's workers hold the dialogues; returns how many parts they made.
-
-    They record the replies under the run's caps, so that `generate` then finds them all on record.
-    """
-    models = run.profile.models
-    if models.engine != "dask" or models.mode == "recorded" or models.llm == "authored":
-        return 0
-    if models.mode == "live" or models.llm == "local":
-        raise ProfileError("engine: dask needs mode: auto and llm: openai: workers record, the run replays")
-    from distributed import as_completed
-    from tqdm.auto import tqdm
-
-    with runs.dask_client(run.profile) as client:
-        n = min(len(starts), len(client.nthreads()))
-        each = max(1, models.concurrency // max(1, n))  # the cap holds for all workers together
-        parts = [starts[i::n] for i in range(n)]
-        futures = client.map(lambda part: _hold_part(run, part, own, each), parts)
-        for done in tqdm(as_completed(futures), total=n, desc="parts", unit="part"):
-            done.result()
-    return n
-
-
-def _hold_part(
-    run: runs.Run, starts: Sequence[schemas.ColdStart], own: Sequence[schemas.Dialogue], concurrency: int
-) -> None:
-    """Hold some dialogues on a worker; all but what it records and spends is thrown away."""
-    profile = run.profile.replace(concurrency=concurrency)
-    with tempfile.TemporaryDirectory() as scratch:
-        part = runs.Run(run.name, profile, Path(scratch), Path(scratch), spends_in=run.folder)
-        with part.chat("generator", "dialogue_generation") as chat:
-            llm_chat.run(generate(starts, chat, profile, Path(scratch), own=own))
 
 
 # --- One's own dialogues from a file

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import files, pictures, runs, statistics
+from memecmd_utils import files, pictures, statistics
 from memecmd_utils.files import cores, paths
 from memecmd_utils.pictures import ImageRejected, LibraryError, decode, decode_bytes
 from memecmd_utils.recordings import TextCache
@@ -367,8 +367,6 @@ def filtered(filters: Filters, picture: Image.Image, text: str | None = None) ->
         limit = f"max_aspect_ratio {filters.max_aspect_ratio:g}"
         return Exit(FILTER, f"sides as {long / short:.2f} to 1 ({limit})")
     length = None if text is None else len("".join(text.split()))
-    if filters.needs_text and length == 0:
-        return Exit(FILTER, "no text could be read (needs_text)")
     if filters.max_text_chars is not None and (length or 0) > filters.max_text_chars:
         return Exit(FILTER, f"{length} characters of text (max_text_chars {filters.max_text_chars})")
     return None
@@ -417,8 +415,7 @@ def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Ite
     from pebble import ProcessExpired, ProcessPool
 
     if ocr is None and profile.models.engine == "dask":
-        with runs.dask_client(profile) as client:
-            yield from (future.result() for future in client.map(read_picture, jobs, pure=False))
+        yield from _on_workers(jobs, profile.models.scheduler)
     elif ocr is not None or sum(text is None for *_, text in jobs) < PARALLEL_FROM:
         ocr = ocr or RapidOcr()
         yield from (read_picture(job, ocr) for job in jobs)
@@ -434,6 +431,18 @@ def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Ite
                         yield Reading(Exit(UNDECODABLE, DIED))
             finally:
                 pool.stop()
+
+
+def _on_workers(jobs: Sequence[Job], scheduler: str | None) -> Iterator[Reading]:
+    """Have the workers of a Dask scheduler read the images; without an address, workers of this machine."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise files.ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
+    # One thread a worker, because an image keeps a core busy.
+    with Client(scheduler, threads_per_worker=1, dashboard_address=None) as client:
+        client.wait_for_workers(1, timeout=60)
+        yield from (future.result() for future in client.map(read_picture, jobs, pure=False))
 
 
 @functools.cache

@@ -18,9 +18,8 @@ from memecmd_utils.settings import Endpoint, Profile
 
 
 def spent(run: Run) -> Spent:
-    """What a run has spent so far, in all its processes; Dask's workers count with the run they work for."""
-    folder = run.spends_in or run.folder
-    return Spent(None if run.profile.models.mode == "recorded" else folder / "usage" / "spent.jsonl")
+    """What a run has spent so far, in all its processes."""
+    return Spent(None if run.profile.models.mode == "recorded" else run.folder / "usage" / "spent.jsonl")
 
 
 def budget(run: Run, stage: str, endpoint: Endpoint, reads_only: bool = False) -> Budget:

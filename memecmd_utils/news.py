@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from memecmd_utils import fetch, files, library, schemas
+from memecmd_utils import dialogue, fetch, files, library, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.settings import Profile
@@ -73,9 +73,10 @@ class CollectedItem(schemas.NewsItem):
 def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
     """News items as the profile says: `news: example`, a JSONL path, or `feeds`.
 
-    Feeds are asked only where fewer than `n_news` are collected; still too few are a `NewsError`.
+    Feeds are asked only where fewer are collected than the run starts from (`dialogue.sizes`); still too few
+    are a `NewsError`.
     """
-    wanted, named = profile.dialogue.n_news, profile.dialogue.news
+    (wanted, _), named = dialogue.sizes(profile), profile.dialogue.news
     if not wanted:
         return []
     if named == "example":
@@ -83,7 +84,7 @@ def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
     if named != "feeds":
         path = paths.user_path(named)
         if not path.is_file():
-            raise NewsError(f"news: {named!r} is is not `example`, `feeds` or a file")
+            raise NewsError(f"news: {named!r} is not `example`, `feeds` or a file")
         return files.read_jsonl(path, CollectedItem)
     folder = collection_folder(profile)
     items = collected(folder)
@@ -91,8 +92,8 @@ def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
         items = collect(read_feeds(profile.dialogue.feeds), folder)
     if len(items) < wanted:
         raise NewsError(
-            f"n_news={wanted}, but the feeds gave {len(items)} news items: run `make collect-news "
-            f"PROFILE={profile.name}` again on later days, name more feeds, or lower n_news; "
+            f"the run needs {wanted} news items, but the feeds gave {len(items)}: run `make collect-news "
+            f"PROFILE={profile.name}` again on later days, name more feeds, or lower n_news or n_dialogues; "
             f"{folder / 'feeds.csv'} says how each feed fared"
         )
     return items
@@ -133,7 +134,7 @@ def collect_for(profile: Profile) -> str:
     folder, feeds = collection_folder(profile), read_feeds(profile.dialogue.feeds)
     items = collect(feeds, folder)
     rows = ("{topic:<13} {new:>4} new  {url}: {status}".format(**row) for row in _rows(folder).values())
-    return "\n".join([*rows, f"{len(items):,} of {profile.dialogue.n_news:,} news items are in {folder}"])
+    return "\n".join([*rows, f"{len(items):,} of {dialogue.sizes(profile)[0]:,} news items are in {folder}"])
 
 
 def _rows(folder: Path) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -11,7 +11,7 @@ from memecmd_utils import files, schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.embedders import DualEncoder, Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.fetch import may_fetch
-from memecmd_utils.files import ExtraMissing, MemecmdError, paths
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
@@ -96,8 +96,6 @@ class Run:
     report: Path
     fallback: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
-    spends_in: Path | None = None
-    """Folder of the run that counts what this one spends: Dask's workers keep to its caps."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, "Usage"] = field(default_factory=dict)
     collect: "Collect | None" = None
@@ -203,8 +201,7 @@ class Run:
     def recordings(self, stage: str) -> Recordings:
         """Open the recordings of a stage; those that are only replayed are read once."""
         if self.profile.models.mode != "recorded":
-            own = f"part-{self.folder.name}.jsonl" if self.spends_in else "w0.jsonl"
-            return Recordings(stage, self.read_dirs, self.write_dir, own)
+            return Recordings(stage, self.read_dirs, self.write_dir)
         if stage not in self._replayed:
             self._replayed[stage] = Recordings(stage, self.read_dirs)
         return self._replayed[stage]
@@ -297,16 +294,3 @@ def open_finished(name: str) -> Run:
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
-
-
-@contextmanager
-def dask_client(profile: Profile) -> Iterator[Any]:
-    """A client of the Dask scheduler that the profile names; without one, of workers on this machine."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ExtraMissing("engine: dask needs Dask: pip install -e '.[scale]'") from error
-    # One thread a worker: a part has an event loop of its own, and an image keeps a core busy.
-    with Client(profile.models.scheduler, threads_per_worker=1, dashboard_address=None) as client:
-        client.wait_for_workers(1, timeout=60)
-        yield client

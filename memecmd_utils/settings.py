@@ -117,7 +117,6 @@ class Filters(Setting):
     """Longer over shorter side: above it are comic strips and banners."""
     max_text_chars: int | None = Field(None, ge=0)
     """Characters that were read from the image: above it are pages of text."""
-    needs_text: bool = False
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -1,7 +1,4 @@
 import asyncio
-import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +7,7 @@ import fast_time
 import numpy as np
 import pytest
 from scripted import ScriptedBackend
-from stage_run import HERE, checkout, command, datasets, environment, simulated
+from stage_run import checkout, command
 
 from memecmd_utils import dialogue, files, runs
 from memecmd_utils.dialogue import (
@@ -24,7 +21,7 @@ from memecmd_utils.dialogue import (
     utterance_request,
     violations,
 )
-from memecmd_utils.files import dumps, paths
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
@@ -136,8 +133,22 @@ def test_news_are_balanced_over_topics() -> None:
         assert sum(counts.values()) == n
         assert max(counts.values(), default=0) - min((counts[t] for t in TOPICS), default=0) <= 1
     assert dialogue.choose_news(items, 6) == dialogue.choose_news(items, 13)[:6], "a larger run begins alike"
-    with pytest.raises(ProfileError, match="n_news=26, but there are 25"):
+    with pytest.raises(ProfileError, match="needs 26 news items, and there are 25"):
         dialogue.choose_news(items, 26)
+
+
+@pytest.mark.parametrize(("n_dialogues", "n_news", "n_role"), [(1, 1, 0), (2, 1, 1), (9, 5, 4), (99, 95, 4)])
+def test_a_small_run_of_a_large_profile_needs_as_many_news_as_it_uses(n_dialogues, n_news, n_role) -> None:
+    profile = Profile(name="p").replace(
+        n_news=965, n_role_pairs=2, scenarios_per_pair=2, n_dialogues=n_dialogues
+    )
+    items = [item(TOPICS[n % 6], n) for n in range(n_news)]
+    planned = dialogue.plan(items, [PAIR, PAIR], profile)
+    assert (
+        (len(planned.news), sum(n for _, n in planned.pairs)) == (n_news, n_role) == dialogue.sizes(profile)
+    )
+    with pytest.raises(ProfileError, match=f"needs {n_news} news items, and there are {n_news - 1}"):
+        dialogue.plan(items[1:], [PAIR, PAIR], profile)
 
 
 # --- prompts
@@ -365,45 +376,6 @@ def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
     assert [d.dialogue_id for d in run.load(Dialogue)] == [f"chat-{c}" for c in range(4)]
     placed = {p.dialogue_id for p in run.load(Placement)}
     assert placed and placed <= {f"chat-{c}" for c in range(4)}
-
-
-# --- Dask
-
-
-@pytest.mark.slow
-def test_workers_of_dask_record_what_the_run_then_replays(tmp_path: Path) -> None:
-    script = """
-import json, sys
-from memecmd_utils import dialogue, runs
-from memecmd_utils.llm import run as ask
-from stage_run import starts
-
-if __name__ == "__main__":
-    run = runs.open_run("made", sys.argv[1], "made")
-    parts = dialogue.hold_on_workers(run, starts(6))
-    with run.chat("generator", "dialogue_generation") as chat:
-        made = ask(dialogue.generate(starts(6), chat, run.profile, run.folder))
-    print(json.dumps([parts, len(made.dialogues), chat.usage.calls]))
-"""
-    (tmp_path / "held.py").write_text(script, encoding="utf-8")
-    results, wrote = {}, {}
-    with simulated(tmp_path) as server:
-        for engine in ("local", "dask"):
-            root = checkout(tmp_path / engine, server.url, n_turns=4)
-            done = subprocess.run(
-                [sys.executable, str(tmp_path / "held.py"), f"engine={engine}"], cwd=root, text=True,
-                env=environment(root, PYTHONPATH=f"{HERE}:{paths.root}"), capture_output=True, timeout=240,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr[-3000:]
-            results[engine] = json.loads(done.stdout.splitlines()[-1])
-            wrote[engine] = datasets(root, "made")
-        asked = server.count()
-    parts, made, calls = results["dask"]
-    assert parts >= 1 and made == 6 and calls == 0, "the run itself asks for nothing"
-    assert asked == 2 * 6 * 7 and wrote["dask"] == wrote["local"]
-    live = Profile(name="p").replace(engine="dask", **LIVE | {"mode": "live"})
-    with pytest.raises(ProfileError, match="mode: auto"):
-        dialogue.hold_on_workers(runs.Run("x", live, tmp_path, tmp_path), [START])
 
 
 # --- rules

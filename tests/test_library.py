@@ -186,13 +186,14 @@ def test_filters_leave_out_what_does_not_fit_and_say_why(root):
     (folder / "broken.png").write_bytes(b"?")
     (root / "c.csv").write_text("file,action,why\nkept.png,keep,good\n", encoding="utf-8")
     ocr = FakeOcr({(3, 3, 3): "很 长的一段话", (4, 4, 4): ""})
-    filters = {"min_side": 64, "max_aspect_ratio": 4, "max_text_chars": 5, "needs_text": True}
+    filters = {"min_side": 64, "max_aspect_ratio": 4, "max_text_chars": 5}
     report, memes = build(root, ocr, curation="c.csv", filters=filters)
-    assert [m.origin for m in memes] == ["fits.png", "kept.png"], "a person's word goes before all filters"
+    assert [m.origin for m in memes] == ["fits.png", "kept.png", "silent.png"], (
+        "a person's word goes before all filters"
+    )
     assert reasons(root) == {
         "broken.png": "not an image (PNG, JPEG, GIF, WEBP, BMP, TIFF, ICO, AVIF are read)",
         "page.png": "6 characters of text (max_text_chars 5)",
-        "silent.png": "no text could be read (needs_text)",
         "small.png": "shorter side of 63 pixels (min_side 64)",
         "strip.png": "sides as 4.17 to 1 (max_aspect_ratio 4)",
         "twin.png": "exact duplicate of small.png",
@@ -200,8 +201,8 @@ def test_filters_leave_out_what_does_not_fit_and_say_why(root):
     assert ocr.calls == 4, "what is out by its size is never read"
     assert funnel(report) == {
         "found": 8, "undecodable not an image": 1, "exact duplicate": 1, "filter max_aspect_ratio": 1,
-        "filter max_text_chars": 1, "filter min_side": 1, "filter needs_text": 1, "near duplicate": 0,
-        "dropped by curation": 0, "not sampled": 0, "kept": 2,
+        "filter max_text_chars": 1, "filter min_side": 1, "near duplicate": 0,
+        "dropped by curation": 0, "not sampled": 0, "kept": 3,
     }  # fmt: skip
     page = (root / "run" / "contact_sheet.html").read_text(encoding="utf-8")
     assert '<div class="choice" data-file="page.png">' in page, "a filter can be overruled on the page"

@@ -215,6 +215,7 @@ def test_the_bar_says_money_and_trouble(capsys, monkeypatch, tmp_path: Path) -> 
     with Progress(asking, 1, "turns", "turn") as bar:
         chat.run(asking.ask(request(), parse))
         bar.update()
+    assert bar._bar.fp.closed, "a run of many bars leaves no file open"
     shown = (tmp_path / "tty").read_text(encoding="utf-8")
     assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown
 

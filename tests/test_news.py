@@ -90,7 +90,10 @@ def test_where_news_come_from(tmp_path: Path) -> None:
     item = {"source": "mine", "news_id": "1", "topic": "health", "title": "题", "text": "文"}
     (tmp_path / "my news.jsonl").write_text(json.dumps(item) + "\n", encoding="utf-8")
     assert news.load_news(Profile(name="p").replace(news=str(tmp_path / "my news.jsonl")))[0].title == "题"
-    for settings, message in (({"news": "nowhere.jsonl"}, "nowhere"), ({"news": "feeds"}, "`feeds`")):
+    for settings, message in (
+        ({"news": "nowhere.jsonl"}, "nowhere.jsonl' is not"),
+        ({"news": "feeds"}, "`feeds`"),
+    ):
         with pytest.raises(NewsError, match=message):
             news.load_news(Profile(name="p").replace(**settings))
 
@@ -106,9 +109,11 @@ def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
     assert news.load_news(Profile(name="q").replace(news=str(path))) == items, (
         "a collection is a file of news, too"
     )
-    with pytest.raises(NewsError, match="n_news=6, but the feeds gave 5 news items"):
+    with pytest.raises(NewsError, match="needs 6 news items, but the feeds gave 5"):
         news.load_news(profile.replace(n_news=6))
-    assert "5 of 5 news items" in news.collect_for(profile)
+    large = profile.replace(n_news=965, n_role_pairs=9, n_dialogues=10)
+    assert news.load_news(large) == items, "ten dialogues start from five of them"
+    assert "5 of 5 news items" in news.collect_for(large)
 
 
 def test_good_and_bad_feeds_side_by_side(site: Site, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -368,16 +368,18 @@ class Progress:
         import tqdm.auto  # looks for widgets, which takes a while
 
         self.chat, kind, options = chat, tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
+        self._closing = ExitStack()
         if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
-            kind, options = tqdm.tqdm, {**options, "file": Path(terminal).open("w")}  # noqa: SIM115
-        self._bar = kind(**options)
+            options["file"] = self._closing.enter_context(Path(terminal).open("w"))  # noqa: SIM115
+            kind = tqdm.tqdm
+        self._bar = self._closing.enter_context(kind(**options))
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.update(0)
-        self._bar.close()
+        self._closing.close()
 
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""
