@@ -423,13 +423,13 @@ SENT = 4
 
 
 def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, str]]:
-    """Questions of a file of MOD: dialogue (a cluster), what is known (`messages.Context`), the meme sent.
+    """Questions of a file of MOD: dialogue (a cluster), what is known (`turns.Context`), the meme sent.
 
     In dialogues each meme from the second message on is a question, whose history ends with the words that
     came with the meme, as in the task files. Memes sent before are told by their `captions`, by number.
     Raises `BenchmarkError`, also for a file that asks for no memes.
     """
-    from memecmd_utils.chats.messages import HISTORY_TURNS, Context, Conversation, Message, spoken_turns
+    from memecmd_utils.chats.turns import HISTORY_TURNS, Context, Conversation, Message, spoken_turns
     from memecmd_utils.llm import prompts
 
     def spoken(message: Mapping[str, Any]) -> Message:
@@ -490,10 +490,11 @@ def score_mod(
     paper's score is left out. `n_dialogues` of a file are drawn by the run's seed (None: all). Writes
     `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
     """
-    from memecmd_utils.chats import library, messages
+    from memecmd_utils.chats import search
+    from memecmd_utils.chats.turns import NoSummaryAgent, summarise
 
-    run = library.library_run(run_name, profile, settings)
-    asking = library.asking_run(run, profile, settings, "mod")
+    run = search.library_run(run_name, profile, settings)
+    asking = search.asking_run(run, profile, settings, "mod")
     memes = {meme.meme_id: meme for meme in run.load(Meme)}
     usable = [said for said in run.load(Annotation) if said.usable and said.meme_id in memes]
     corpus = pd.DataFrame([_meme(memes[said.meme_id], said) for said in usable])
@@ -513,8 +514,8 @@ def score_mod(
         questions = [question for question in questions if question[0] in taken]
         contexts = [told for _, told, _ in questions]
         try:
-            summaries = [one.value for one in messages.summarise(contexts, asking, "mod", run.name)]
-        except messages.NoSummaryAgent as error:
+            summaries = [one.value for one in summarise(contexts, asking, "mod", run.name)]
+        except NoSummaryAgent as error:
             notes.append(f"{file.stem}: the paper's score is left out; {error}")
             summaries = [None] * len(questions)
         turns, judged = [], []

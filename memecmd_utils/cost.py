@@ -13,7 +13,15 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import annotation, evaluation, files, judges, models, retrieval, runs, schemas
-from memecmd_utils.dialogue import load_own, relation, sizes, speaker_of, summary_request, utterance_request
+from memecmd_utils.dialogue import (
+    lines_of,
+    load_own,
+    relation,
+    sizes,
+    speaker_of,
+    summary_request,
+    utterance_request,
+)
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import example_memes
 from memecmd_utils.llm import budget, chat, prompts, usage
@@ -88,7 +96,12 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         "scenario_details", fence=prompts.fence, pair=PAIR, scenario="一" * 30, **relation(PAIR)
     )
     per_scenario = len(details) * models.tokens_per_character
-    summed_up, summaries = n_turns - 1, length(summary_request, 2)
+
+    def summary(start: schemas.ColdStart, texts: list[str], profile: Profile) -> Request:
+        lines = lines_of(start, texts)
+        return summary_request(start.dialogue_id, len(texts) + 1, lines, start.name_a, profile)
+
+    summed_up, summaries = n_turns - 1, length(summary, 2)
     n_summaries = n_written * summed_up + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
         row("02 annotation", "annotation", n_memes, n_memes * _tokens(request, profile, annotator),

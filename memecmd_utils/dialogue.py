@@ -238,49 +238,39 @@ def speaker_of(turn: int) -> Literal["A", "B"]:
     return "A" if turn % 2 else "B"
 
 
-def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) -> str:
-    """u_{1:t-1}: the dialogue so far, one line a turn, with the speakers' names."""
+def lines_of(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) -> list[tuple[str, str]]:
+    """u_{1:t-1}: names and texts of the dialogue so far."""
     names = {"A": start.name_a, "B": start.name_b}
-    return "\n".join(f"{names[speaker_of(i)]}：{text}" for i, text in enumerate(turns, start=1))
+    return [(names[speaker_of(turn)], text) for turn, text in enumerate(turns, start=1)]
+
+
+def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) -> str:
+    """u_{1:t-1} as the prompts have it: one line a turn."""
+    return "\n".join(f"{name}：{text}" for name, text in lines_of(start, turns))
 
 
 def _request(
     task: Literal["utterance", "summary"],
-    prompt: str,
-    start: schemas.ColdStart,
-    earlier: Sequence[str],
+    dialogue_id: str,
+    turn: int,
+    text: str,
     profile: Profile,
     sampling: Sampling,
     schema: type[BaseModel] | None = None,
 ) -> Request:
     # What all agents share comes first, so that an endpoint can reuse the growing prefix. The examples are
     # messages of their own: a small model takes one inside the prompt for a part of the chat.
-    turn = len(earlier) + 1
-    names = (start.name_a, start.name_b)
-    speaker, other = names if speaker_of(turn) == "A" else names[::-1]
-    text = prompts.render(
-        prompt,
-        fence=prompts.fence,
-        history=history_text(start, earlier),
-        context=start.context,
-        brief=start.brief,
-        speaker=speaker,
-        # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
-        other=other,
-        last=earlier[-1] if earlier else "",
-        max_chars=profile.dialogue.max_utterance_chars,
-    )
     examples = prompts.render_examples("chat_examples")
     return Request(
         task=task,
-        subject=f"{start.dialogue_id}/{turn}",
+        subject=f"{dialogue_id}/{turn}",
         messages=[
             Message(role="system", text=prompts.render("chat_system")),
             *(Message(role=role, text=example) for role, example in examples),
             Message(role="user", text=text),
         ],
         sampling=sampling,
-        seed=int(statistics.rng(profile.seed, task, start.dialogue_id, turn).integers(2**31)),
+        seed=int(statistics.rng(profile.seed, task, dialogue_id, turn).integers(2**31)),
         reply_schema=schema,
     )
 
@@ -294,18 +284,39 @@ def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
 
 def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
     """P_t of Eq. 11-14 for the turn after `earlier`."""
-    max_tokens = max(60, 2 * profile.dialogue.max_utterance_chars + 10)  # a character may take two tokens
+    turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
+    names = (start.name_a, start.name_b)
+    speaker, other = names if speaker_of(turn) == "A" else names[::-1]
+    text = prompts.render(
+        f"utterance_{phase_of(turn)}",
+        fence=prompts.fence,
+        history=history_text(start, earlier),
+        context=start.context,
+        brief=start.brief,
+        speaker=speaker,
+        # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
+        other=other,
+        last=earlier[-1] if earlier else "",
+        max_chars=max_chars,
+    )
     extra = _against_loops(profile, allowed_length=2)
+    max_tokens = max(60, 2 * max_chars + 10)  # a character may take two tokens
     sampling = Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra)
-    prompt = f"utterance_{phase_of(len(earlier) + 1)}"
-    return _request("utterance", prompt, start, earlier, profile, sampling)
+    return _request("utterance", start.dialogue_id, turn, text, profile, sampling)
 
 
-def summary_request(start: schemas.ColdStart, earlier: Sequence[str], profile: Profile) -> Request:
-    """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16)."""
+def summary_request(
+    dialogue_id: str, turn: int, lines: Sequence[tuple[str, str]], speaker: str, profile: Profile
+) -> Request:
+    """Request of the summary agent for turn t, seen from the side of `speaker`, who speaks at t (Eq. 16).
+
+    `lines`: names and texts of the turns before t, oldest first.
+    """
+    history = "\n".join(f"{name}：{text}" for name, text in lines)
+    text = prompts.render("summary", fence=prompts.fence, speaker=speaker, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
-    return _request("summary", "summary", start, earlier, profile, sampling, schemas.SummaryReply)
+    return _request("summary", dialogue_id, turn, text, profile, sampling, schemas.SummaryReply)
 
 
 # --- The dialogues (Eq. 4-6, 15, 17)
@@ -340,7 +351,9 @@ async def summarise(
     start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
 ) -> schemas.Summary:
     """(S, E, Psi) for the turn after `earlier` (Eq. 16); `unscored` says why there is none."""
-    request = summary_request(start, earlier, profile)
+    turn = len(earlier) + 1
+    speaker = {"A": start.name_a, "B": start.name_b}[speaker_of(turn)]
+    request = summary_request(start.dialogue_id, turn, lines_of(start, earlier), speaker, profile)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
     texts = dict.fromkeys(schemas.SummaryReply.model_fields, "")
     texts["unscored"] = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"

@@ -13,7 +13,7 @@ import pytest
 from memecmd_utils import __main__ as command
 from memecmd_utils import benchmark, grades, statistics
 from memecmd_utils.benchmark import DEPTH, MEASURES, PAPER, Benchmark, BenchmarkError
-from memecmd_utils.chats import library
+from memecmd_utils.chats import search
 from memecmd_utils.grades import Split
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
@@ -300,7 +300,7 @@ def test_mod_is_scored_as_a_benchmark(tmp_path: Path, monkeypatch, capsys) -> No
         assert len(server.bodies) == 8, "recorded: nothing is asked twice"
     assert "甲：早［表情包：字幕 k8］\n乙：说说 k" in server.bodies[0]["messages"][-1]["content"]
     assert "emotion_dict.json is not a file of MOD" in capsys.readouterr().out
-    other = library.asking_run(run, profile, "", "mod")
+    other = search.asking_run(run, profile, "", "mod")
     rows = {row["system"]: row for row in benchmark.load(other.report)}
     assert rows[PAPER]["R@1"] == pytest.approx(7 / 8) and rows[PAPER]["dialogues"] == 8
     (layout,) = benchmark.read(other.folder / "benchmark")

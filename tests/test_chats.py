@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memecmd_utils.chats import messages, readers
-from memecmd_utils.chats.files import MEME_COLUMNS
-from memecmd_utils.chats.messages import ChatError
+from memecmd_utils.chats import readers
+from memecmd_utils.chats.formats import MEME_COLUMNS
+from memecmd_utils.chats.turns import ChatError, contexts, spoken_turns
 
 TALK = [
     ("小林", "今天面试怎么样"),
@@ -39,7 +39,7 @@ def table(columns: str, rows, delimiter: str = ",") -> str:
 
 
 def turns(export: readers.Export) -> list[tuple[str, str]]:
-    return [(turn.speaker, turn.text) for chat in export.chats for turn in messages.spoken_turns(chat)]
+    return [(turn.speaker, turn.text) for chat in export.chats for turn in spoken_turns(chat)]
 
 
 XML = '<?xml version="1.0"?>\n<msg><img aeskey="00" md5="0123" /></msg>'
@@ -366,7 +366,7 @@ def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:
 
 def test_turns_join_what_one_person_says_in_a_row(read) -> None:
     rows = [("a", "一"), ("a", "二"), ("system", "x"), ("b", "[图片]"), ("a", "三"), ("b", "四")]
-    found = messages.spoken_turns(read("a.csv", table("speaker,text", rows)).chats[0])
+    found = spoken_turns(read("a.csv", table("speaker,text", rows)).chats[0])
     assert [(t.turn, t.speaker, t.text) for t in found] == [(1, "a", "一 二"), (2, "a", "三"), (3, "b", "四")]
-    context = list(messages.contexts("chat", found))[-1]
+    context = list(contexts("chat", found))[-1]
     assert context.lines == (("a", "一 二"), ("a", "三")) and context.next_speaker == "b"

@@ -16,6 +16,7 @@ from memecmd_utils.dialogue import (
     broken_rules,
     generate,
     history_text,
+    lines_of,
     phase_of,
     summary_request,
     utterance_request,
@@ -167,10 +168,11 @@ def test_each_phase_sees_what_its_equation_says(turn: int) -> None:
     assert request.subject == f"news-1/{turn}" and str(PROFILE.dialogue.max_utterance_chars) in prompt
     assert not any("【" in message.text for message in request.messages[:-1])
     if turn > 1:
-        summary = summary_request(START, earlier, PROFILE)
+        speaker = "外婆" if turn % 2 else "外孙女"
+        summary = summary_request("news-1", turn, lines_of(START, earlier), speaker, PROFILE)
         text = summary.messages[-1].text
         assert "【" not in text and SAID[turn - 1] not in text, "it sees the dialogue before t (Eq. 16)"
-        assert ("外婆" if turn % 2 else "外孙女") in text.split(">>>")[-1]
+        assert speaker in text.split(">>>")[-1]
         assert summary.messages[:-1] == request.messages[:-1], "both share the beginning,"
         history = history_text(START, earlier)
         assert prompt[: prompt.index(history)] == text[: text.index(history)], "and the history comes first"

@@ -14,7 +14,7 @@ import pytest
 from fault_server import Answer, FaultServer, chat_reply, error
 
 from memecmd_utils import chats, files, retrieval, runs, schemas
-from memecmd_utils.chats.messages import ChatError, NoSummaryAgent
+from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
 from memecmd_utils.llm.messages import EndpointError
 from memecmd_utils.reranking import Chooser

@@ -13,11 +13,20 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from memecmd_utils import files, learned, models, reranking, retrieval
-from memecmd_utils.chats import messages, readers
-from memecmd_utils.chats.files import MEME_COLUMNS, PICTURES
-from memecmd_utils.chats.library import Library, asking_run, learned_library, library_run, open_library
-from memecmd_utils.chats.messages import ChatError, Conversation, SpokenTurn
+from memecmd_utils.chats import readers
+from memecmd_utils.chats.formats import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.readers import Export, counted
+from memecmd_utils.chats.search import Library, asking_run, learned_library, library_run, open_library
+from memecmd_utils.chats.turns import (
+    MAX_CHARS,
+    ChatError,
+    Conversation,
+    NoSummaryAgent,
+    SpokenTurn,
+    contexts,
+    spoken_turns,
+    summarise,
+)
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation
@@ -86,7 +95,7 @@ def insert_file(
         raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
     page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
     _check_outputs(source, target, page, pictures)
-    turns = [messages.spoken_turns(chat) for chat in export.chats]
+    turns = [spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
     before = models.spent(asking).total("usd")
     turns, writers, why = _summarised(export, turns, asking, run.name)
@@ -162,11 +171,11 @@ def _summarised(
     wanted = [
         context
         for chat, of_chat in zip(export.chats, turns, strict=True)
-        for context, turn in zip(messages.contexts(chat.name, of_chat), of_chat[1:], strict=True)
+        for context, turn in zip(contexts(chat.name, of_chat), of_chat[1:], strict=True)
         if turn.summary is None
     ]
     is_asked = not given or asking.profile.models.llm != "authored"
-    answers = messages.summarise(wanted, asking, "own_chats", library) if is_asked else []
+    answers = summarise(wanted, asking, "own_chats", library) if is_asked else []
     written = {(c.chat, c.turn): answer.value for c, answer in zip(wanted, answers, strict=False)}
     told = [
         [turn._replace(summary=turn.summary or written.get((chat.name, turn.turn))) for turn in of_chat]
@@ -214,7 +223,7 @@ def _learned_insertions(
         known = [turn for turn in of_chat[1:] if turn.summary is not None]
         if not known:
             continue
-        said = [turn.text[: messages.MAX_CHARS] for turn in of_chat]
+        said = [turn.text[:MAX_CHARS] for turn in of_chat]
         texts = [learned.turn_texts(said[: turn.turn - 1], turn.summary) for turn in known]
         speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn in known]
         promises = library.promises("", texts, [turn.turn for turn in known], speakers)
@@ -235,7 +244,7 @@ def _reranked_insertions(
 ) -> list[Insertion]:
     """Memes that the model of `asking` chooses among the best of the run's library."""
     if asking.profile.models.llm == "authored":
-        raise messages.NoSummaryAgent(
+        raise NoSummaryAgent(
             f"strategy {retrieval.RERANKED} asks a model at every turn, and profile "
             f"{asking.profile.name!r} has none: PROFILE=local RUN={library.run.name} after `make local-llm`, "
             f"or PROFILE=openai RUN={library.run.name} with a key"

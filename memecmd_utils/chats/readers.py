@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from memecmd_utils.chats import transcripts
-from memecmd_utils.chats.files import NUMBER, Json, Table, Text, decode, read_json, read_table, read_text
-from memecmd_utils.chats.messages import ME, OTHER, ChatError, Conversation, Message
+from memecmd_utils.chats.formats import NUMBER, Json, Table, Text, decode, read_json, read_table, read_text
+from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
 

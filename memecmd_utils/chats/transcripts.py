@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from memecmd_utils.chats.messages import ME, OTHER, Message
+from memecmd_utils.chats.turns import ME, OTHER, Message
 
 _DAY = r"\d{1,4}\u200f?[-/.年]\s?\d{1,2}\u200f?[-/.月]\s?\d{1,4}日?\.?"
 _CLOCK = r"\d{1,2}[:.]\d{2}(?:[:.]\d{2})?"

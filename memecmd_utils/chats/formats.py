@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memecmd_utils.chats.messages import ChatError
+from memecmd_utils.chats.turns import ChatError
 
 MEME_COLUMNS = ("meme_id", "meme_file", "meme_score", "meme_gate_score", "meme_threshold", "meme_strategy")
 """What is added to a message that a meme goes with. `meme_score` is T (Eq. 22); the gate compared

@@ -7,16 +7,14 @@ what a turn is about, (S, E, Psi) (Eq. 16).
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from memecmd_utils import statistics
 from memecmd_utils.dialogue import summary_request
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm import messages as llm_messages
-from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm import replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.messages import Answer, Request
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import ColdStart, SummaryReply
+from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Profile
 
 HISTORY_TURNS = 17
@@ -115,31 +113,9 @@ class NoSummaryAgent(MemecmdError, RuntimeError):
 
 
 def request(context: Context, profile: Profile) -> Request:
-    """The summary agent's request, with the history of any number of speakers in it.
-
-    For two who take turns it is the very request of `dialogue.summary_request`.
-    """
-    first = context.lines[0][0]
-    other = next((name for name, _ in context.lines if name != first), context.next_speaker)
-    texts = dict.fromkeys(("dialogue_id", "ref", "title", "context", "brief"), context.chat)
-    start = ColdStart(source="own chat", kind="news", name_a=first, name_b=other, **texts)
+    """The summary agent's request of a run's own dialogues, for any number of speakers."""
     lines = [(name, _one_line(text)) for name, text in context.lines]
-    of_two = summary_request(start, [text for _, text in lines], profile)
-    # All but the last message is the same for every chat: the role, the worked examples.
-    prompt = prompts.render(
-        "summary",
-        fence=prompts.fence,
-        speaker=context.next_speaker,
-        history="\n".join(f"{name}：{text}" for name, text in lines),
-        max_chars=profile.dialogue.max_utterance_chars,
-    )
-    return of_two.model_copy(
-        update={
-            "messages": [*of_two.messages[:-1], llm_messages.Message(role="user", text=prompt)],
-            "subject": f"{context.chat}/{context.turn}",
-            "seed": int(statistics.rng(profile.seed, "summary", context.chat, context.turn).integers(2**31)),
-        }
-    )
+    return summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
 
 
 def _one_line(text: str) -> str:
