@@ -54,7 +54,7 @@ REPLY_TOKENS = {
 }
 
 
-CHOICE_SYSTEM, OPTION, ANNOTATION = 450, 32, 140
+CHOICE_SYSTEM, OPTION = 450, 32
 """Characters of what the chooser is told, of a candidate's caption with its note, and of an annotation."""
 
 
@@ -117,8 +117,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         rows.append(estimate_row("04 embedding", profile, calls=texts / INPUTS, **whom))
     if retrieval.RERANKED in profile.retrieval.strategies:
         knobs, chooser = profile.retrieval, endpoints.chooser or generator
-        of_meme = OPTION if knobs.rerank_by == "caption" else ANNOTATION
-        characters = CHOICE_SYSTEM + knobs.rerank_k * of_meme + len(TYPICAL_UTTERANCE) * n_turns / 2
+        characters = CHOICE_SYSTEM + knobs.rerank_k * OPTION + len(TYPICAL_UTTERANCE) * n_turns / 2
         pictures = knobs.rerank_k * budget.tokens_per_image(chooser) if chooser.vision else 0
         calls = n_dialogues * summed_up
         tokens = calls * (characters * models.tokens_per_character + pictures)

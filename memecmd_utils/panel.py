@@ -331,12 +331,12 @@ class PasteTab:
         (pasted, query), library, run = self._read(), self.library, self.library.run
         best = retrieval.top_k(library.index, query, self.first.knobs().weights, reranking.depth(run.profile))
         lines = [*pasted.lines, (pasted.next_speaker, "")]
-        ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), best.memes, best.scores[:, 0])
-        image, annotations = reranking.pictures(run, run), run.load(schemas.Annotation)
+        memes = reranking.candidate_ids(best, library.index)
+        ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), memes)
         with run.chat("chooser", "pasted_chat") as chat:
             chat.recordings = None  # its owner wants nobody to keep the chat
-            chooser = reranking.Chooser(chat, run.profile, library.index, library.memes, annotations, image)
-            (choice,) = chooser.choose([ranked])
+            picture = reranking.pictures(run, run)
+            (choice,) = reranking.ask_model([ranked], chat, library.memes, run.profile, picture)
         self._show(pasted, choice.meme_id, choice.unscored or f"the model: {choice.reason}")
 
     def _show(self, pasted: "Context", meme_id: str, note: str) -> None:

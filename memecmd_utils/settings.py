@@ -308,12 +308,6 @@ class RetrievalSettings(Setting):
     top_k: int = Field(3, ge=1)
     rerank_k: int = Field(20, ge=1)
     """Candidates of the paper's score among which the model of `reranked` chooses."""
-    rerank_by: Literal["caption", "annotation"] = "caption"
-    """What it reads of a meme, unless it sees the picture: caption and picture note, or S+, E and Psi."""
-    rerank_abstains: bool = True
-    """Whether it may choose none of them."""
-    rerank_memory: bool = False
-    """Whether it is asked only where the gate (Eq. 23) opens, which remembers the last meme it chose."""
     random_rate: float = Field(0.5, ge=0, le=1)
     meme_position: Literal["before", "after"] = "before"
 

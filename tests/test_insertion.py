@@ -13,11 +13,10 @@ import pandas as pd
 import pytest
 from fault_server import Answer, FaultServer, chat_reply, error
 
-from memecmd_utils import chats, files, retrieval, runs, schemas
+from memecmd_utils import chats, files, reranking, retrieval, runs, schemas
 from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
 from memecmd_utils.llm.messages import EndpointError
-from memecmd_utils.reranking import Chooser
 from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
@@ -297,17 +296,17 @@ def test_reranked_memes_are_what_a_model_chooses(run, tmp_path, monkeypatch) -> 
         tried[json.dumps(body)] += 1
         return Answer(error("busy"), 503) if tried[json.dumps(body)] == 1 else answer(body)
 
-    real, turns = Chooser._choose_at, iter(range(9))
+    real, turns = reranking._choice_at, iter(range(9))
 
-    async def killed(self, *where):
+    async def killed(*where):
         if next(turns) == 2:
             raise KeyboardInterrupt
-        return await real(self, *where)
+        return await real(*where)
 
     with FaultServer(fails_first).running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
         insert = partial(chats.insert_file, source, tmp_path / "q.csv", name, run_name="made")
-        monkeypatch.setattr(Chooser, "_choose_at", killed)
+        monkeypatch.setattr(reranking, "_choice_at", killed)
         with pytest.raises(KeyboardInterrupt):
             insert(strategy="reranked")
         insert(strategy="reranked")

@@ -29,7 +29,6 @@ from memecmd_utils.chats.turns import (
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation
 from memecmd_utils.settings import Strategy
 
 WRITTEN = "written.json"
@@ -254,13 +253,12 @@ def _reranked_insertions(
         known = [turn for turn in of_chat[1:] if turn.summary is not None]
         found = library.rank([turn.summary for turn in known], reranking.depth(asking.profile))
         lines, names = [(turn.speaker, turn.text) for turn in of_chat], [turn.turn for turn in known]
-        ranked.append(reranking.RankedChat(chat.name, lines, names, found[1].memes, found[1].scores[:, 0]))
+        best = reranking.candidate_ids(found[1], library.index)
+        ranked.append(reranking.RankedChat(chat.name, lines, names, best))
         rows += [(number, turn, query) for turn, query in zip(known, found[0], strict=True)]
     image = reranking.pictures(library.run, asking)
-    annotations = library.run.load(Annotation)
     with asking.chat("chooser", "own_chats_choice") as chat:
-        chooser = reranking.Chooser(chat, asking.profile, library.index, library.memes, annotations, image)
-        choices = chooser.choose(ranked)
+        choices = reranking.ask_model(ranked, chat, library.memes, asking.profile, image)
     insertions = []
     for (number, turn, query), choice in zip(rows, choices, strict=True):
         if choice.meme_id:
