@@ -108,11 +108,10 @@ def run_one(choice: Choice, notebook: str, run: str) -> None:
 @click.pass_obj
 def batch(choice: Choice, action: str, stage: str) -> None:
     """Send a stage's questions to a provider in batches, or fetch the answers for the next run."""
-    from memecmd_utils import cost, runs
+    from memecmd_utils import batches, runs
 
     run = runs.open_run(choice.profile, choice.settings, choice.run_name())
-    for line in (cost.send_batch if action == "send" else cost.fetch_batch)(run, stage):
-        click.echo(line)
+    click.echo((batches.send if action == "send" else batches.fetch)(run, stage))
 
 
 @cli.command("cost")

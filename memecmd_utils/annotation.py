@@ -16,7 +16,7 @@ from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
 from memecmd_utils.files import StageOutputError, data_url, paths
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import BrokenRules, Image, Message, Reply, Request, Sampling
+from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
 
@@ -111,7 +111,7 @@ async def annotate(
 
     with Progress(chat, len(memes), "annotations", "meme") as bar:
         made = await chat.side_by_side(one(meme) for meme in memes)
-    if made and all(annotation.unscored for annotation in made) and chat.collect is None:
+    if made and all(annotation.unscored for annotation in made):
         raise StageOutputError(f"no meme has a usable annotation; the first: {made[0].unscored}")
     return made
 

@@ -1,18 +1,11 @@
-"""What a profile will ask for before it runs (calls, tokens, money, hours), what a run wrote and used, and a
-provider's batches at half the price.
-"""
+"""What a profile will ask for before it runs (calls, tokens, money, hours), and what a run wrote and used."""
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, files, judges, models, retrieval, runs, schemas
+from memecmd_utils import annotation, evaluation, judges, retrieval, runs, schemas
 from memecmd_utils.dialogue import (
     lines_of,
     load_own,
@@ -22,13 +15,12 @@ from memecmd_utils.dialogue import (
     summary_request,
     utterance_request,
 )
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import paths
 from memecmd_utils.library import example_memes
-from memecmd_utils.llm import budget, chat, prompts, usage
-from memecmd_utils.llm.budget import Spent, estimate_row
+from memecmd_utils.llm import prompts, spending
 from memecmd_utils.llm.embedding import INPUTS, TASK
-from memecmd_utils.llm.endpoint import OpenAIBackend
-from memecmd_utils.llm.messages import Request
+from memecmd_utils.llm.spending import Spent, estimate_row
+from memecmd_utils.llm.types import Request
 from memecmd_utils.settings import Endpoint, Judge, Profile
 
 TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
@@ -64,12 +56,12 @@ CHOICE_SYSTEM, OPTION = 450, 32
 def _tokens(request: Request, profile: Profile, endpoint: Endpoint) -> float:
     """Tokens of a request with its pictures."""
     characters = sum(len(message.text) for message in request.messages)
-    pictures = budget.pictures_of(request) * budget.tokens_per_image(endpoint)
+    pictures = spending.pictures_of(request) * spending.tokens_per_image(endpoint)
     return characters * profile.models.tokens_per_character + pictures
 
 
 def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
-    """Estimate a run over `n_memes` memes: a row (`budget.estimate_row`) for each task of a stage.
+    """Estimate a run over `n_memes` memes: a row (`spending.estimate_row`) for each task of a stage.
 
     Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
     images by rule. No call is made, and what is already recorded is not looked at.
@@ -118,7 +110,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     if retrieval.RERANKED in profile.retrieval.strategies:
         knobs, chooser = profile.retrieval, endpoints.chooser or generator
         characters = CHOICE_SYSTEM + knobs.rerank_k * OPTION + len(TYPICAL_UTTERANCE) * n_turns / 2
-        pictures = knobs.rerank_k * budget.tokens_per_image(chooser) if chooser.vision else 0
+        pictures = knobs.rerank_k * spending.tokens_per_image(chooser) if chooser.vision else 0
         calls = n_dialogues * summed_up
         tokens = calls * (characters * models.tokens_per_character + pictures)
         rows.append(row("04 choice", "choice", calls, tokens, endpoint=chooser))
@@ -179,9 +171,9 @@ def cost_text(profile: Profile) -> str:
         if endpoint.model and endpoint.vision and endpoint.tokens_per_image is None:
             notes.append(
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): it counts as "
-                f"{budget.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+                f"{spending.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return "\n".join([budget.estimate_text(rows), *notes])
+    return "\n".join([spending.estimate_text(rows), *notes])
 
 
 def expected_memes(profile: Profile) -> int:
@@ -221,7 +213,7 @@ def summary_text(run: str) -> str:
         "  {stage}: {source}; {calls} calls, {replayed} replayed, {tokens in} tokens in, {tokens out} out, "
         "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
     )
-    lines += [line.format(**row) for row in usage.outcome_rows(data)]
+    lines += [line.format(**row) for row in spending.outcome_rows(data)]
     if vectors := Spent(data / "usage" / "spent.jsonl").rows.get((TASK, TASK)):
         lines.append(
             f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
@@ -229,113 +221,5 @@ def summary_text(run: str) -> str:
     done = runs.open_finished(run)
     records = (done.load(schema) for schema in (schemas.Placement, schemas.Candidate))
     closed = retrieval.closed_gate(done.profile, *records, done.load_json("gates.json"))
-    notes = filter(None, (closed, usage.not_recorded(data)))
+    notes = filter(None, (closed, spending.not_recorded(data)))
     return "\n".join([*lines, *(f"\n{note}" for note in notes)])
-
-
-# --- a provider's batches -------------------------------------------------------------------------------
-
-URL = "/v1/chat/completions"
-BATCH_SIZE = 2_000
-"""Questions of one batch at most; its file may have 200 MB."""
-
-
-class BatchError(MemecmdError, RuntimeError):
-    """A batch cannot be sent or fetched; the message says what to do."""
-
-
-def send_batch(run: runs.Run, stage: str) -> Iterator[str]:
-    """Send what `stage` (annotation or evaluation) would ask and is not on record; say what was sent.
-
-    Nothing of the stage is kept. Answers are fetched by `fetch_batch` within a day or so, and the next run
-    takes them from there. Raises `BatchError` while an earlier batch is under way.
-    """
-    backend, noted = _batches(run, stage)
-    if noted.is_file():
-        raise BatchError(f"a batch of {stage} is under way: `memecmd batch fetch {stage}` first")
-    lines: dict[str, bytes] = {}
-
-    def collect(asked: OpenAIBackend, key: str, request: Request) -> None:
-        if asked.endpoint == backend.endpoint:
-            body = backend.body(request, backend.forms(request)[0])
-            line = {"custom_id": key, "method": "POST", "url": URL, "body": body}
-            lines[key] = json.dumps(line, ensure_ascii=False).encode() + b"\n"
-
-    with TemporaryDirectory() as name:
-        _ask(replace(run, folder=Path(name), fallback=run.folder, collect=collect), stage)
-    sent: list[str] = []
-    for start in range(0, len(lines), BATCH_SIZE):
-        part = list(lines.values())[start : start + BATCH_SIZE]
-        sent.append(chat.run(_send(backend, stage, b"".join(part))))
-        files.write_json(noted, sent)
-        yield f"{len(part):,} questions of {stage} are sent in batch {sent[-1]}"
-    if not sent:
-        yield f"{stage} has no open questions: all answers are recorded"
-
-
-def _ask(run: runs.Run, stage: str) -> None:
-    """Go through the questions of a stage as its notebook does."""
-    memes = run.load(schemas.Meme)
-    if stage == "annotation":
-        folder, sees = run.read("memes.parquet").parent, run.endpoint("annotator").vision
-        image = (lambda meme: files.data_url((folder / meme.file).read_bytes())) if sees else None
-        with run.chat("annotator", stage) as asking:
-            chat.run(annotation.annotate(memes, asking, run.profile, image))
-    else:
-        dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
-        placements = run.load(schemas.Placement)
-        judges.rate(run, placements, dialogues, {meme.meme_id: meme for meme in memes})
-
-
-async def _send(backend: OpenAIBackend, stage: str, lines: bytes) -> str:
-    """Make a batch of these lines, but for one that a killed process made; its id."""
-    name, digest = f"{stage}.jsonl", hashlib.sha256(lines).hexdigest()
-
-    async def work(client: Any, _: Any) -> str:
-        async for batch in client.batches.list(limit=100):
-            if (batch.metadata or {}).get("sha256") == digest:
-                return batch.id
-        file = await client.files.create(file=(name, lines), purpose="batch")
-        metadata = {"stage": stage, "sha256": digest}
-        made = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h", "metadata": metadata}
-        return (await client.batches.create(**made)).id
-
-    return await backend.using(work)
-
-
-def fetch_batch(run: runs.Run, stage: str) -> Iterator[str]:
-    """Fetch the answers of the stage's batches that have ended; say how far the others are."""
-    (backend, noted), waiting = _batches(run, stage), []
-    if not noted.is_file():
-        raise BatchError(f"no batch of {stage} is under way: `memecmd batch send {stage}` sends one")
-    for name in json.loads(noted.read_text()):
-        batch, lines = chat.run(_fetch(backend, name))
-        counts = batch.request_counts
-        done = f"{counts.completed} of {counts.total} answered" if counts else "not begun"
-        yield f"batch {batch.id}: {batch.status}, {done}"
-        if lines is None:
-            waiting.append(name)
-            continue
-        with models.inbox(run, stage).open("ab") as inbox:
-            inbox.write(backend.blotted(lines).encode())
-        for error in (batch.errors.data if batch.errors else None) or []:
-            yield f"  {backend.shown(error.message or str(error.code))}"
-    files.write_json(noted, waiting) if waiting else noted.unlink()
-    if not waiting:
-        yield "all batches have ended: run the stage as usual; it asks one by one for what was not answered"
-
-
-async def _fetch(backend: OpenAIBackend, name: str) -> tuple[Any, str | None]:
-    async def work(client: Any, _: Any) -> tuple[Any, str | None]:
-        batch = await client.batches.retrieve(name)
-        if batch.status not in ("completed", "failed", "expired", "cancelled"):
-            return batch, None
-        return batch, (await client.files.content(batch.output_file_id)).text if batch.output_file_id else ""
-
-    return await backend.using(work)
-
-
-def _batches(run: runs.Run, stage: str) -> tuple[OpenAIBackend, Path]:
-    """The endpoint that a stage asks (of several judges the first one's), and where its batches are noted."""
-    endpoint = run.endpoint("annotator" if stage == "annotation" else "judge")
-    return OpenAIBackend(endpoint), models.inbox(run, stage).with_name(f"{stage}.json")

@@ -19,7 +19,7 @@ from memecmd_utils import files, library, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.types import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.settings import Profile, ProfileError
 
 # --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)

@@ -25,7 +25,7 @@ from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
-from memecmd_utils.llm.messages import (
+from memecmd_utils.llm.types import (
     NO,
     UNRECORDED,
     YES,

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from memecmd_utils import files
 from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
-from memecmd_utils.llm.messages import ModelId
+from memecmd_utils.llm.types import ModelId
 from memecmd_utils.settings import Endpoint
 
 

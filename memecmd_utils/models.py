@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from memecmd_utils import files
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.authored import AuthoredBackend
-from memecmd_utils.llm.budget import Budget, Spent, tokens_per_image
-from memecmd_utils.llm.chat import Chat, read_inbox
+from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
-from memecmd_utils.llm.messages import Backend, EndpointError
-from memecmd_utils.llm.usage import Usage
+from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
+from memecmd_utils.llm.types import Backend, EndpointError
 from memecmd_utils.local_model import LocalServer
 from memecmd_utils.runs import Role, Run
 from memecmd_utils.settings import Endpoint, Profile
@@ -31,11 +29,6 @@ def budget(run: Run, stage: str, endpoint: Endpoint, reads_only: bool = False) -
     return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, tokens_per_image(endpoint))
 
 
-def inbox(run: Run, stage: str) -> Path:
-    """Where `memecmd batch fetch` puts the answers of a provider's batches."""
-    return run.write_dir / "batches" / f"{stage}.inbox.jsonl"
-
-
 @contextmanager
 def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Chat]:
     """Open the model of a role with its recordings of `stage` and caps; counts are written at the end."""
@@ -50,7 +43,6 @@ def open_chat(run: Run, role: Role, stage: str, number: int = 0) -> Iterator[Cha
         # A stage may open a judge twice: for placed memes, and for the items it is checked on.
         usage, counts = run.counted.setdefault(name, Usage()), run.folder / "usage" / f"{name}.json"
         chat = Chat(backend, store, run.profile.models.mode, at_once, caps, strict, usage)
-        chat.inbox, chat.collect = read_inbox(inbox(run, stage)), run.collect
         # Also of a chat that a cap, a fault or the stop button ended.
         stack.callback(lambda: files.write_json(counts, {"source": backend.source, **usage.as_dict()}))
         yield chat

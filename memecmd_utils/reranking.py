@@ -16,7 +16,7 @@ from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.retrieval import RERANKED, MemeIndex, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Choice, ChoiceReply, Meme

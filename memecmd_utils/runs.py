@@ -18,8 +18,8 @@ from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settin
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memecmd_utils.llm.chat import Chat, Collect
-    from memecmd_utils.llm.usage import Usage
+    from memecmd_utils.llm.chat import Chat
+    from memecmd_utils.llm.spending import Usage
 
 
 Record = TypeVar("Record", bound=schemas.Record)
@@ -98,8 +98,6 @@ class Run:
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     used: dict[str, set[str]] = field(default_factory=dict)
     counted: dict[str, "Usage"] = field(default_factory=dict)
-    collect: "Collect | None" = None
-    """Takes what is not on record in place of a model, for a provider's batch."""
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> Path:
@@ -151,15 +149,15 @@ class Run:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
-        from memecmd_utils.llm import usage
+        from memecmd_utils.llm import spending
 
-        return usage.outcome_rows(self.folder)
+        return spending.outcome_rows(self.folder)
 
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        from memecmd_utils.llm import usage
+        from memecmd_utils.llm import spending
 
-        return usage.not_recorded(self.folder)
+        return spending.not_recorded(self.folder)
 
     @property
     def borrowed(self) -> list[str]:

@@ -11,7 +11,7 @@ from memecmd_utils.annotation import CheckedAnnotationReply
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import Request
+from memecmd_utils.llm.types import Request
 from memecmd_utils.schemas import Annotation, AnnotationReply
 from memecmd_utils.settings import Profile
 

@@ -26,7 +26,7 @@ from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import EndpointError, Reply, Request
+from memecmd_utils.llm.types import EndpointError, Reply, Request
 from memecmd_utils.schemas import (
     TOPICS,
     ColdStart,

@@ -26,9 +26,9 @@ from memecmd_utils.embedders import (
     text_key,
 )
 from memecmd_utils.llm import embedding
-from memecmd_utils.llm.budget import Budget, Spent
 from memecmd_utils.llm.embedding import EndpointEmbedder
-from memecmd_utils.llm.messages import BudgetReached, EndpointError
+from memecmd_utils.llm.spending import Budget, Spent
+from memecmd_utils.llm.types import BudgetReached, EndpointError
 from memecmd_utils.recordings import RecordedVectors, RecordingMiss, normalise
 from memecmd_utils.settings import Endpoint
 

@@ -14,8 +14,8 @@ from memecmd_utils.dialogue import violations
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, endpoint
 from memecmd_utils.llm.endpoint import OpenAIBackend, is_local, read_reply
-from memecmd_utils.llm.messages import EndpointError, Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.llm.replies import structured, utterance_text
+from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Endpoint
 

@@ -16,7 +16,7 @@ from fault_server import Answer, FaultServer, chat_reply, error
 from memecmd_utils import chats, files, reranking, retrieval, runs, schemas
 from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
-from memecmd_utils.llm.messages import EndpointError
+from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError

@@ -37,7 +37,7 @@ from memecmd_utils.judges import (
 )  # fmt: skip
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import ModelId, Reply, UnusableReply
+from memecmd_utils.llm.types import ModelId, Reply, UnusableReply
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS

@@ -11,9 +11,9 @@ from scripted import ScriptedBackend
 
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, chat, prompts, replies
-from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, Progress
-from memecmd_utils.llm.messages import (
+from memecmd_utils.llm.spending import Budget
+from memecmd_utils.llm.types import (
     Answer,
     BrokenRules,
     BudgetReached,

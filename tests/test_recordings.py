@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from memecmd_utils import __main__ as command_line
 from memecmd_utils import files, recordings
 from memecmd_utils.files import paths
-from memecmd_utils.llm.messages import Image, Message, ModelId, Request, Sampling
+from memecmd_utils.llm.types import Image, Message, ModelId, Request, Sampling
 from memecmd_utils.recordings import (
     RecordedVectors,
     RecordingError,

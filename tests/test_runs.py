@@ -9,7 +9,7 @@ from memecmd_utils import recordings as recordings_store
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm.messages import EndpointError, Message, Request
+from memecmd_utils.llm.types import EndpointError, Message, Request
 from memecmd_utils.models import prices
 from memecmd_utils.runs import Run, StageMissing, open_run
 

@@ -15,7 +15,7 @@ from whole_pipeline import KEY, KEY_VARIABLE, command, shows_key
 from memecmd_utils import __main__ as commands
 from memecmd_utils import settings
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm import messages
+from memecmd_utils.llm import types
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.settings import Endpoint
@@ -78,8 +78,8 @@ def ask(url: str, folder: Path) -> tuple[list[Any], BaseException | None]:
     async def work() -> None:
         chat = llm_chat.Chat(OpenAIBackend(endpoint), Recordings("utterance", [folder], folder))
         for number in range(2):
-            message = messages.Message(role="user", text=f"说 {number}")
-            request = messages.Request(task="utterance", subject=f"d/{number}", messages=[message])
+            message = types.Message(role="user", text=f"说 {number}")
+            request = types.Request(task="utterance", subject=f"d/{number}", messages=[message])
             answers.append(await chat.ask(request, lambda reply: reply.text))
 
     try:
@@ -118,7 +118,7 @@ def test_whatever_a_server_says_the_key_is_not_shown(name: str, tmp_path: Path, 
     if (SERVERS[name][-1].status == 200 and len(SERVERS[name]) == 2) or "rejected" in name:
         assert fault is None and len(answers) == 2
     else:
-        assert isinstance(fault, messages.EndpointError)
+        assert isinstance(fault, types.EndpointError)
         frames = fault.__traceback__.tb_next
         shown = VerboseTB(theme_name="nocolor").text(type(fault), fault, frames)
         assert not shows_key(str(fault) + shown) and not shows_key(pickle.dumps(fault.args))
@@ -150,7 +150,7 @@ def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, 
     assert ended.value.code == 2
     assert "base_url" in shown.err and not shows_key(shown.out + shown.err)
     monkeypatch.setenv("OPENAI_BASE_URL", url)
-    with pytest.raises(messages.EndpointError, match="OPENAI_BASE_URL") as caught:
+    with pytest.raises(types.EndpointError, match="OPENAI_BASE_URL") as caught:
         OpenAIBackend(Endpoint(model="m", key_env=KEY_VARIABLE))
     assert not shows_key(str(caught.value))
 

@@ -26,8 +26,8 @@ from memecmd_utils import fetch
 from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.messages import Image as Shown
-from memecmd_utils.llm.messages import Reply, UnusableReply
+from memecmd_utils.llm.types import Image as Shown
+from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme

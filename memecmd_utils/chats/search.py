@@ -10,7 +10,7 @@ import numpy as np
 from memecmd_utils import files, learned, retrieval
 from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
-from memecmd_utils.llm.messages import EndpointError
+from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.retrieval import QUERY_FIELDS, Encode, MemeIndex, Ranking
 from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply

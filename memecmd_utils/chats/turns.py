@@ -12,7 +12,7 @@ from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import Answer, Request
+from memecmd_utils.llm.types import Answer, Request
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Profile

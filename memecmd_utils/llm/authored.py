@@ -10,7 +10,7 @@ from typing import Any
 from memecmd_utils import files
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import prompts
-from memecmd_utils.llm.messages import Backend, ModelId, Reply, Request
+from memecmd_utils.llm.types import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
 
 

@@ -5,7 +5,6 @@
 
 import asyncio
 import inspect
-import json
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,9 +16,10 @@ from typing import Any, Literal, TypeVar
 from memecmd_utils import recordings as rec
 from memecmd_utils.files import TERMINAL_VARIABLE
 from memecmd_utils.llm import prompts
-from memecmd_utils.llm.budget import BATCH_DISCOUNT, Budget
-from memecmd_utils.llm.endpoint import read_reply
-from memecmd_utils.llm.messages import (
+from memecmd_utils.llm.replies import garbled
+from memecmd_utils.llm.spending import Budget, Usage
+from memecmd_utils.llm.types import (
+    NO_REPLY,
     UNRECORDED,
     Answer,
     Backend,
@@ -31,13 +31,9 @@ from memecmd_utils.llm.messages import (
     Request,
     UnusableReply,
 )
-from memecmd_utils.llm.replies import garbled
-from memecmd_utils.llm.usage import Usage
 from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
-Collect = Callable[[Any, str, Request], None]
-"""Takes a backend, a recording's key and the request behind it."""
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
 """Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
@@ -72,10 +68,6 @@ class Chat:
         """
         self.backend, self.recordings, self.mode, self.strict = backend, recordings, mode, strict
         self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), usage or Usage()
-        self.inbox: dict[str, Any] = {}
-        """Answers of a provider's batch by key; each is taken as the first attempt of its question."""
-        self.collect: Collect | None = None
-        """Takes what is not on record, for a batch, in place of the model; it is answered `unrecorded`."""
         self._fault: BaseException | None = None
         self._asking: dict[str, asyncio.Event] = {}
         """Keys that are asked for at this moment, each with the event of its end."""
@@ -106,15 +98,13 @@ class Chat:
                 f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
-        if self.mode == "recorded" or self.collect is not None:
-            if self.collect is not None and key not in self.inbox:
-                self.collect(self.backend, key, request)
+        if self.mode == "recorded":
             self.usage.outcomes[UNRECORDED] += 1
             missing = {"outcome": UNRECORDED, "reason": "no recorded answer", "attempts": 0}
             return Answer(source=self.backend.source, **missing)
         self._asking[key] = asyncio.Event()
         try:
-            return await self._ask_live(request, parse, form, key)
+            return await self._ask_live(request, parse, form)
         finally:
             self._asking.pop(key).set()
 
@@ -122,8 +112,7 @@ class Chat:
         """The recorded value that counts in our mode: where it is asked `again`, an answer only."""
         if self.recordings is None or (self.mode == "live" and key not in self.recordings.fresh_keys):
             return None
-        if (stored := self.recordings.get(key)) is not None:
-            self.inbox.pop(key, None)
+        stored = self.recordings.get(key)
         if stored is None or self.mode != "auto" or rec.is_answer(stored):
             return stored
         return None if again or stored["outcome"] not in MODELS_OWN else stored
@@ -182,13 +171,15 @@ class Chat:
         return answer
 
     async def _ask_live(
-        self, request: Request, parse: Callable[[Reply], T], form: rec.Form | None = None, key: str = ""
+        self, request: Request, parse: Callable[[Reply], T], form: rec.Form | None = None
     ) -> Answer[T]:
         best: tuple[float, Answer[T], Reply] | None = None
         asked, attempt, lost = request, 1, 0
         while True:
-            reply = self._from_batch(key, request.task) or await self._send(asked)
+            reply = await self._send(asked)
             answer, error = self._judge(reply, parse, asked)
+            if answer.outcome == UNRECORDED:  # a batch that has no answer, or none any more
+                best = None
             why_lost = _lost(reply, error, asked)
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
             if why_lost and lost < LOST_IN_A_ROW and not self.backend.repeats:
@@ -214,7 +205,7 @@ class Chat:
         _, answer, reply = best
         answer.attempts = attempt
         self.usage.outcomes[answer.outcome] += 1
-        if form is not None and self.recordings is not None:
+        if form is not None and self.recordings is not None and answer.outcome != UNRECORDED:
             self.recordings.put(form, _recorded(answer, reply))
         useless = sum(self.usage.outcomes[outcome] for outcome in MODELS_OWN)
         if self.strict and useless == self.usage.outcomes.total() >= NOTHING_USABLE:
@@ -223,16 +214,6 @@ class Chat:
                 f"{answer.outcome}: {answer.reason}"
             )
         return answer
-
-    def _from_batch(self, key: str, task: str) -> Reply | None:
-        """The answer that a provider's batch brought to a question, once."""
-        if key not in self.inbox:
-            return None
-        reply = read_reply(self.inbox.pop(key))
-        usd = BATCH_DISCOUNT * self.budget.price(reply.tokens_in, reply.tokens_out)
-        self.budget.spent.add(self.budget.stage, task, reply.tokens_in, reply.tokens_out, usd)
-        self.usage.add(reply, usd)
-        return reply
 
     async def _send(self, request: Request) -> Reply:
         """One exchange, in a free slot and within the caps. A rate limit keeps its slot, and so slows us."""
@@ -258,7 +239,7 @@ class Chat:
     ) -> tuple[Answer[T], UnusableReply | None]:
         """Turn a reply into an answer, and say whether it should be asked for again."""
         answer = Answer(raw=reply.text, source=self.backend.source)
-        if reply.finish_reason in ("failed", "rejected"):  # asking again would bring the same
+        if reply.finish_reason in NO_REPLY:
             answer.outcome, answer.reason = reply.finish_reason, reply.text
             return answer, None
         if reply.refusal:
@@ -324,15 +305,6 @@ def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
     if reply.tokens_in:
         value["tokens"] = [reply.tokens_in, reply.tokens_out]
     return value
-
-
-def read_inbox(path: Path) -> dict[str, Any]:
-    """The answers of a provider's batches by the keys of their questions."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    answers = [
-        line for line in map(json.loads, lines) if (line.get("response") or {}).get("status_code") == 200
-    ]
-    return {line["custom_id"]: line["response"]["body"] for line in answers}
 
 
 def run(work: Awaitable[T]) -> T:

@@ -10,9 +10,9 @@ import numpy as np
 from memecmd_utils import files
 from memecmd_utils.embedders import Side
 from memecmd_utils.llm import chat
-from memecmd_utils.llm.budget import Budget
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
-from memecmd_utils.llm.messages import EndpointError, Message, Reply, Request
+from memecmd_utils.llm.spending import Budget
+from memecmd_utils.llm.types import EndpointError, Message, Reply, Request
 from memecmd_utils.settings import Endpoint
 
 TASK = "embedding"

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memecmd_utils import files
-from memecmd_utils.llm.messages import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.llm.replies import said, strict_schema
+from memecmd_utils.llm.types import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.settings import Endpoint
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils.llm.messages import CutReply, Reply, UnusableReply
+from memecmd_utils.llm.types import CutReply, Reply, UnusableReply
 
 T = TypeVar("T", bound=BaseModel)
 TOKEN = (

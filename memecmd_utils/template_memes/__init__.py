@@ -4,7 +4,7 @@ It knows nothing of the first paper's stages.
 """
 
 from memecmd_utils.fetch import source_table
-from memecmd_utils.llm.budget import estimate_text
+from memecmd_utils.llm.spending import estimate_text
 from memecmd_utils.template_memes.annotation import (
     estimate_readings,
     evaluate_prompts,

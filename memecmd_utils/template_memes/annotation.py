@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 
 from memecmd_utils import fetch, files, pictures, statistics
-from memecmd_utils.llm import budget
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
+from memecmd_utils.llm import spending
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.messages import Answer, Image, Request, Sampling
+from memecmd_utils.llm.types import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
@@ -191,12 +191,12 @@ def estimate_readings(
     for spec in passes(settings):
         requests = [_request(spec, meme, about.get(meme.template, ""), settings, image) for meme in some]
         t_in = TOKENS_PER_CHARACTER * sum(len(request.messages[-1].text) for request in requests)
-        t_in += budget.tokens_per_image(endpoint) * sum(len(r.messages[-1].images) for r in requests)
+        t_in += spending.tokens_per_image(endpoint) * sum(len(r.messages[-1].images) for r in requests)
         compared = len(spec.form.devices) if issubclass(spec.form.schema, ThreeStepReply) else 0
         t_out = REPLY_TOKENS[spec.form.kind] + TOKENS_PER_COMPARISON * compared
         t_in, t_out = round(len(asked) * t_in / max(1, len(some))), len(asked) * t_out
         at = f"07 {spec.name}", profile, profile.models.llm, endpoint
-        rows.append(budget.estimate_row(*at, len(asked), t_in, t_out))
+        rows.append(spending.estimate_row(*at, len(asked), t_in, t_out))
     return rows
 
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm import replies
-from memecmd_utils.llm.messages import Image, Message, Reply
+from memecmd_utils.llm.types import Image, Message, Reply
 from memecmd_utils.schemas import TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS

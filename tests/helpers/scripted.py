@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from memecmd_utils.llm.messages import Backend, ModelId, Reply, Request
+from memecmd_utils.llm.types import Backend, ModelId, Reply, Request
 
 
 class ScriptedBackend(Backend):

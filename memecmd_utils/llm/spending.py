@@ -1,18 +1,17 @@
-"""Money: what a run has spent, the caps that stop it, and what a profile will cost."""
+"""What a run has spent and the caps that stop it, what its chats asked for, and what a profile will cost."""
 
 import asyncio
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils.llm.messages import BudgetReached, Reply, Request
+from memecmd_utils.llm.types import NO_REPLY, UNRECORDED, BudgetReached, Reply, Request
 from memecmd_utils.settings import Endpoint, Profile
 
-BATCH_DISCOUNT = 0.5
-"""Share of the price that a provider's batches cost."""
 MARGIN = 1.5
 """What the next call of a task is reckoned at, in mean costs of the calls before it."""
 TOKENS_PER_CHARACTER, TOKENS_OUT = 0.8, 4000
@@ -49,7 +48,7 @@ class Spent:
         new = new[: new.rfind(b"\n") + 1]  # the last line may be half written
         self._bytes += len(new)
         for line in new.splitlines():
-            with suppress(ValueError):  # cut off by a full disk
+            with suppress(ValueError, TypeError):  # torn by a kill or a full disk
                 self._count(**json.loads(line))
 
     def add(self, stage: str, task: str, tokens_in: int, tokens_out: int, usd: float) -> None:
@@ -58,8 +57,12 @@ class Spent:
         if self.path is None:
             return self._count(**row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab", buffering=0) as handle:
-            handle.write((json.dumps(row) + "\n").encode())
+        with self.path.open("a+b", buffering=0) as handle:
+            # A line that was torn ends here, or ours would be a part of it and not be counted.
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(size - 1, 0))
+            start = b"" if handle.read(1) in (b"", b"\n") else b"\n"
+            handle.write(start + json.dumps(row).encode() + b"\n")
         self.refresh()
 
     def _count(self, stage: str, task: str, **figures: Any) -> None:
@@ -108,7 +111,7 @@ class Budget:
         guess, entered = self._guess(request), 0
 
         def pay(reply: Reply) -> float:
-            if reply.finish_reason in ("failed", "rejected"):
+            if reply.finish_reason in NO_REPLY:
                 return 0.0
             usd = self.price(reply.tokens_in, reply.tokens_out) if reply.tokens_in else guess
             self.spent.add(self.stage, task, reply.tokens_in, reply.tokens_out, usd)
@@ -147,6 +150,82 @@ class Budget:
 def pictures_of(request: Request) -> int:
     """How many pictures a request shows."""
     return sum(len(message.images) for message in request.messages)
+
+
+# --- what chats asked for ----------------------------------------------------------------------------
+
+
+class Usage:
+    """Calls, replays, tokens, money, retries and outcomes."""
+
+    def __init__(self) -> None:
+        self.calls = self.replayed = self.tokens_in = self.tokens_out = self.think_characters = 0
+        self.usd = 0.0
+        self.outcomes: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+
+    def add(self, reply: Reply, usd: float) -> None:
+        """Count one live reply."""
+        self.tokens_in += reply.tokens_in
+        self.tokens_out += reply.tokens_out
+        self.think_characters += reply.think_characters
+        self.usd += usd
+
+    def as_dict(self) -> dict[str, Any]:
+        """Figures for the report."""
+        counts = {
+            name: dict(sorted(n.items())) if isinstance(n, Counter) else n for name, n in vars(self).items()
+        }
+        return {**counts, "usd": round(self.usd, 6)}
+
+
+STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
+
+
+def outcome_rows(folder: Path) -> list[dict[str, Any]]:
+    """What became of every question of a run: a row a stage, with all outcomes by name."""
+    columns = {"calls": "calls", "replayed": "replayed", "tokens in": "tokens_in", "tokens out": "tokens_out",
+               "characters of thought": "think_characters", "US dollars": "usd"}  # fmt: skip
+    found = [path for path in (folder / "usage").glob("*.json") if not path.name.endswith(".keys.json")]
+    found.sort(key=lambda path: ([not path.name.startswith(stage) for stage in STAGES], path.name))
+    used = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    return [
+        {
+            "stage": stage,
+            "source": counts["source"],
+            "outcomes": counts_in_words(counts["outcomes"]),
+            "tried again": counts_in_words(counts["retries"]) or "none",
+            **{column: round(counts[name], 4) for column, name in columns.items()},
+        }
+        for stage, counts in used.items()
+        if counts["calls"] or counts["replayed"]
+    ]
+
+
+def counts_in_words(counts: dict[str, int]) -> str:
+    """Counts by name as words: "12 accepted, 1 refusal"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def not_recorded(folder: Path) -> str:
+    """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
+
+    Empty where none is lacking. Read from what stage 05 wrote into the run's `folder`.
+    """
+    if not (folder / "ratings.parquet").is_file():
+        return ""
+    import pyarrow.parquet as pq
+
+    reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
+    lacking = sum(reason.startswith(UNRECORDED) for reason in reasons)
+    if not lacking:
+        return ""
+    return (
+        f"{lacking:,} of {len(reasons):,} ratings by judges have no recorded answer: answers were recorded "
+        "for other settings, and mode=recorded asks nobody. They are unscored and left out of every mean. "
+        "To have them answered, install local judges (`make local-llm MODEL=NAME`) and add mode=auto to "
+        "SET (or to `settings`)."
+    )
 
 
 # --- before a run -------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from memecmd_utils.recordings import Outcome
 T = TypeVar("T")
 Task = Literal["utterance", "summary", "annotation", "scenario", "choice", "rating", "embedding"]
 UNRECORDED: Outcome = "unrecorded"
+NO_REPLY = ("failed", "rejected", UNRECORDED)
+"""Finish reasons of what is no reply: nobody pays for it, and asking again would bring the same."""
 YES = {"是", "是的", "yes", "对", "有"}
 NO = {"否", "不", "不是", "no", "没有", "无"}
 TOKENS_KEPT = 5

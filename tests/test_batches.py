@@ -1,0 +1,118 @@
+"""A provider's batches: sent once, their answers checked, recorded and paid for at half the price."""
+
+import json
+
+import pytest
+from fault_server import Answer, FaultServer, Simulated
+
+from memecmd_utils import annotation, batches, files, models, runs, schemas, settings
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import chat as llm_chat
+
+
+class BatchService(Simulated):
+    """The Batch API over the simulated model: a batch has ended when it is looked at the second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes] = {}
+        self.batches: dict[str, dict] = {}
+
+    def answer_to(self, path: str, method: str, body) -> Answer:
+        name = path.rsplit("/", 1)[-1].partition("?")[0]
+        if path.startswith("/v1/chat"):
+            return self(body)
+        if path.startswith("/v1/files"):
+            if method == "GET":
+                return Answer(self.files[path.split("/")[3]], kind="application/octet-stream")
+            self.files[f"f{len(self.files)}"] = body.split(b"\r\n\r\n")[-1].rsplit(b"\r\n--", 1)[0]
+            return Answer({"id": f"f{len(self.files) - 1}", "object": "file"})
+        if method == "POST":
+            made = {"id": f"b{len(self.batches)}", "object": "batch", "status": "in_progress", **body}
+            self.batches[made["id"]] = made | {"request_counts": {"total": 1, "completed": 0, "failed": 0}}
+            return Answer(self.batches[made["id"]])
+        if name == "batches":
+            return Answer({"object": "list", "data": list(self.batches.values()), "has_more": False})
+        batch = self.batches[name]
+        if batch.get("seen"):
+            lines = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
+            done = []
+            for number, line in enumerate(lines[:-1]):
+                response = {"status_code": 200, "body": self.reply(number, line["body"])}
+                done.append({"custom_id": line["custom_id"], "response": response})
+            self.files["out"] = "".join(files.dumps(line) + "\n" for line in done).encode()
+            batch |= {"status": "completed", "output_file_id": "out"}
+        batch["seen"] = True
+        return Answer({k: v for k, v in batch.items() if k != "seen"})
+
+    def reply(self, number: int, body) -> dict:
+        """The second of a batch's answers is unusable, the third holds a line separator."""
+        reply = json.loads(self(body).body)
+        message = reply["choices"][0]["message"]
+        message["content"] = (
+            "不会" if number == 1 else message["content"].replace("，", "\u2028，", number == 2)
+        )
+        return reply
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    for name in ("processed", "raw", "reports"):
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    monkeypatch.setenv("OPENAI_API_KEY", "simulated-simulated")
+    service = BatchService()
+    with FaultServer(service).running() as server:
+        server.service = service.answer_to
+        service.url = server.url
+        yield service
+
+
+def opened(service: BatchService, monkeypatch, **more) -> runs.Run:
+    model = {"model": "m", "usd_per_million_in": 1, "usd_per_million_out": 10, "base_url": service.url}
+    given = {"models.llm": "openai", "models.mode": "auto", "models.max_usd": None}
+    given |= {"models.endpoints.generator": model, **more}
+    monkeypatch.setattr(settings, "settled", lambda *_: settings.load_profile("openai", given))
+    run = runs.open_run("openai", "", "b")
+    memes = [
+        schemas.Meme(meme_id=f"m{n}", file=f"m{n}.png", text=f"第{n}张", text_source="known",
+                     picture_note="猫", origin="x", sha256=f"{n:064x}", phash="0" * 16,
+                     width=8, height=8, source="made up")
+        for n in range(5)
+    ]  # fmt: skip
+    run.save(memes, schemas.Meme)
+    return run
+
+
+def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(service, monkeypatch) -> None:
+    run = opened(service, monkeypatch)
+    assert batches.send(run, "annotation") == "5 questions of annotation are sent in b0"
+    with pytest.raises(MemecmdError, match="batch fetch annotation"):
+        batches.send(run, "annotation")
+    assert not any(run.folder.rglob("*.json")) and not service.lines, "nobody was asked, nothing is kept"
+    (run.write_dir / "batches" / "annotation.json").unlink()  # as if killed before the note was written
+    assert batches.send(run, "annotation").endswith("in b0") and len(service.batches) == 1
+    assert batches.fetch(run, "annotation") == "batch b0: in_progress"
+    assert batches.fetch(run, "annotation") == "batch b0: completed"
+    row = models.spent(run).rows["annotation", "annotation"]
+    full = (row["tokens_in"] * 1 + row["tokens_out"] * 10) / 1e6
+    assert row["calls"] == 4 and row["usd"] == pytest.approx(full / 2)
+    asked = len(service.lines)
+    with run.chat("annotator", "annotation") as chat:
+        made = llm_chat.run(annotation.annotate(run.load(schemas.Meme), chat, run.profile))
+    assert [bool(a.unscored) for a in made] == [False] * 5 and "\u2028" in made[2].s_plus
+    assert len(service.lines) == asked + 2, "the unusable one and the one that was not answered"
+    assert batches.send(run, "annotation") == "annotation has no open questions: all answers are recorded"
+
+
+def test_a_batch_that_failed_can_be_sent_again_and_says_why(service, monkeypatch) -> None:
+    run = opened(service, monkeypatch)
+    batches.send(run, "annotation")
+    errors = {"object": "list", "data": [{"message": "billing limit simulated-simulated", "code": "x"}]}
+    service.batches["b0"] |= {"status": "failed", "errors": errors}
+    assert batches.fetch(run, "annotation") == "batch b0: failed\nbilling limit ***"
+    assert batches.send(run, "annotation").endswith("in b1")
+
+
+def test_batches_need_mode_auto(service, monkeypatch) -> None:
+    with pytest.raises(MemecmdError, match="mode=auto"):
+        batches.send(opened(service, monkeypatch, **{"models.mode": "live"}), "annotation")
