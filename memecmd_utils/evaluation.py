@@ -3,7 +3,6 @@
 What is measured by people's or a model's grades is in `grades`, what by judges in `judges`.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -196,13 +195,10 @@ def measure_consistency(
 
 
 METRICS = ("judge", "consistency")
-TABLE_1 = (
-    "dataset", "metric", "strategy", "mean", "low", "high", "n", "dialogues", "unscored", "difference"
-)  # fmt: skip
-EFFECTS = ("effect", "metric", "comparison", "mean", "low", "high", "n", "dialogues", "p", "p_holm")
+TABLE_1 = ("dataset", "metric", "strategy", "mean", "n", "dialogues", "unscored", "difference")
+EFFECTS = ("effect", "metric", "comparison", "difference", "n", "dialogues", "p", "p_holm")
 TABLE_2 = ("case", "dialogue", "strategy", "memes", "judge", "consistency")
 MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes")
-JUDGE_CHECK = ("judge", "score", "auc", "low", "high", "n", "dialogues", "tells apart")
 LEVELS = ("strategy", "memes", "fits", "nobody", "both")
 
 
@@ -253,14 +249,11 @@ def table_1(
             known = asked.dropna()
             mean = statistics.cluster_mean(known.to_list(), known.index.get_level_values("dialogue"))
             cells[strategy] = mean, int(asked.isna().sum())
-        baseline = cells["random"][0].mean if "random" in cells else np.nan
+        baseline = cells["random"][0].value if "random" in cells else np.nan
         for strategy, (cell, unscored) in cells.items():
-            rows.append(
-                {
-                    "dataset": f"{kind}-{n}", "metric": metric, "strategy": strategy, **cell.row(),
-                    "unscored": unscored, "difference": cell.mean - baseline,
-                }
-            )  # fmt: skip
+            row = {"dataset": f"{kind}-{n}", "metric": metric, "strategy": strategy, "mean": cell}
+            row |= {"n": cell.n, "dialogues": cell.clusters, "unscored": unscored}
+            rows.append({**row, "difference": cell.value - baseline})
     return pd.DataFrame(rows, columns=list(TABLE_1))
 
 
@@ -275,12 +268,12 @@ def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
         row = {"Dataset": f"{kind.capitalize()}-based {n} Turns"}
         for metric in METRICS:
             cells = of_dataset[of_dataset.metric == metric].set_index("strategy")
-            places = cells["mean"].round(2).rank(ascending=False, method="dense")
+            values = cells["mean"].map(lambda mean: round(mean.value, 2)).astype(float)
+            places = values.rank(ascending=False, method="dense")
             for strategy, cell in cells.iterrows():
                 mark = {1: "**{}**", 2: "<u>{}</u>"}.get(places[strategy], "{}")
-                text = mark.format(f"{cell['mean']:.2f}") if np.isfinite(cell["mean"]) else "–"
-                if np.isfinite(cell.low):
-                    text += f" [{cell.low:.2f}, {cell.high:.2f}]"
+                mean, _, ends = str(cell["mean"]).partition(" ")
+                text = mark.format(mean) + (f" {ends}" if ends else "")
                 text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
                 text += f", {cell.unscored} unscored)" if cell.unscored else ")"
                 if strategy != "random" and np.isfinite(cell.difference):
@@ -329,7 +322,15 @@ def effects(
         rows.append(("timing", metric, f"{control} - random", got))
     table = pd.DataFrame(
         [
-            {"effect": effect, "metric": metric, "comparison": comparison, **got.row(), "p": got.p}
+            {
+                "effect": effect,
+                "metric": metric,
+                "comparison": comparison,
+                "difference": got,
+                "n": got.n,
+                "dialogues": got.clusters,
+                "p": got.p,
+            }
             for effect, metric, comparison, got in rows
             if metric != "grade" or got.n  # a strategy with ungraded memes is not compared by grades
         ]
@@ -349,30 +350,6 @@ def levels(graded: Mapping[str, Values]) -> pd.DataFrame:
         shares = (fits(means).mean(), (means == 0).mean(), (means == 2).mean())
         rows.append((strategy, len(means), *shares))
     return pd.DataFrame(rows, columns=list(LEVELS))
-
-
-def judge_check(ratings: Sequence[Rating], profile: Profile) -> pd.DataFrame:
-    """AUC of each judge between greedy's and random_same_turns' memes (analysis plan).
-
-    `score`: `centred` and `raw` of a judge whose scores are centred, `rating` of one that gives numbers.
-    `tells apart`: `yes`, `no` (the interval holds 0.5), `reversed` (it prefers random memes), `no interval`.
-    """
-    rows = []
-    for judge in dict.fromkeys(r.judge for r in ratings):
-        mine = [r for r in ratings if r.judge == judge and r.overall is not None]
-        mine = [r for r in mine if r.judge_unit == "meme" or r.n_turns == profile.dialogue.n_turns]
-        centred = [r for r in mine if r.raw is not None]
-        for kind, scored in (("centred" if centred else "rating", mine), ("raw", centred)):
-            greedy, random = (
-                [(r.dialogue_id, r.raw if kind == "raw" else r.overall) for r in scored if r.strategy == name]
-                for name in ("greedy", "random_same_turns")
-            )
-            if greedy and random:
-                got = statistics.cluster_auc(greedy, random)
-                apart = {1: "yes", -1: "reversed", 0: "no"}[statistics.direction(got.low, got.high, 0.5)]
-                apart = apart if np.isfinite(got.low) else "no interval"
-                rows.append((judge, kind, got.mean, got.low, got.high, got.n, got.clusters, apart))
-    return pd.DataFrame(rows, columns=list(JUDGE_CHECK))
 
 
 def case_strategies(profile: Profile) -> list[str]:
@@ -438,8 +415,9 @@ def consistency_frame(
         for strategy in (*profile.retrieval.strategies, "shuffled") if mine else ():
             group = [r for r in mine if (r.text, r.strategy) == ("u_t", strategy) or r.text == strategy]
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
-            rows.append({"dataset": f"{kind}-based", "strategy": strategy, **got.row()})
-    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "low", "high", "n", "dialogues"])
+            row = {"dataset": f"{kind}-based", "strategy": strategy, "mean": got}
+            rows.append({**row, "n": got.n, "dialogues": got.clusters})
+    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "n", "dialogues"])
 
 
 def evaluate_run(
@@ -471,30 +449,23 @@ def evaluate_run(
         "table_2": table_2(cases, ratings, consistency, profile),
         "effects": effects(ratings, consistency, dialogues, profile, graded),
         "levels": levels(graded),
-        "judge_check": judge_check(ratings, profile),
         "trust": trust,
     }
     tables = {
         **by_grades,
-        **{name: quoted[name] for name in ("judge_check", "table_1", "effects", "meme_use")},
+        **{name: quoted[name] for name in ("table_1", "effects", "meme_use")},
         "judge_trust": trust,
         "table_1_printed": table_1_printed(quoted["table_1"]),
         "paper_table_1": paper_table_1(),
         "table_2": beside_paper(quoted["table_2"]),
     }
     run.save_tables(**tables)
-    run.save_json("ground_truth.json", {name: frame_rows(table) for name, table in by_grades.items()})
-    run.save_json("judge_checks.json", {name: frame_rows(table) for name, table in quoted.items()})
+    run.save_json("ground_truth.json", by_grades)
+    run.save_json("judge_checks.json", quoted)
     return tables
 
 
 # --- The numbers of a run: what the README, the page and the comparison in CI read
-
-
-def frame_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as plain JSON values: floats rounded to six digits, NaN as None."""
-    rounded = frame.map(lambda value: round(value, 6) if isinstance(value, float) else value)
-    return json.loads(rounded.to_json(orient="records", double_precision=15))
 
 
 def distinct(texts: Sequence[str]) -> float:

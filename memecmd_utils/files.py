@@ -208,9 +208,10 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def write_json(target: Path, value: Any) -> None:
-    """Write indented JSON with sorted keys, so that diffs are small."""
-    write_text(target, json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+def write_json(target: Path, value: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """Write indented JSON with sorted keys, so that diffs are small; `default` as of `json.dumps`."""
+    text = json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True, default=default)
+    write_text(target, text + "\n")
 
 
 def write_jsonl(target: Path, records: Iterable[BaseModel]) -> None:
@@ -278,19 +279,15 @@ LATEX_MARKS = (
 HTML_MARKS = ((r"\*\*([\d.]+)\*\*", r"<b>\1</b>"), (r"&lt;u&gt;([\d.]+)&lt;/u&gt;", r"<u>\1</u>"))
 
 
-def save_tables(folder: Path, **tables: "pd.DataFrame") -> None:
-    """Write each table as CSV, Markdown and LaTeX into `folder`."""
-    for name, table in tables.items():
-        write_frame(folder / f"{name}.csv", table)
-        write_text(folder / f"{name}.md", markdown(table))
-        write_text(folder / f"{name}.tex", latex(table))
-
-
 def _cell(value: Any) -> str:
-    """A value on one line: a dash for none, three digits for a float."""
+    """A value on one line: a dash for none, three digits for a float, two from 10 on."""
     if value is None or type(value).__name__ == "NAType" or value != value:
         return "–"
-    return f"{value:.3f}" if isinstance(value, float) else " ".join(str(value).splitlines())
+    if type(value).__name__ in ("bool", "bool_"):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return "< 0.001" if 0 < value < 0.001 else f"{value:.{3 if abs(value) < 10 else 2}f}"
+    return " ".join(str(value).splitlines())
 
 
 def markdown(table: "pd.DataFrame") -> str:
@@ -307,10 +304,21 @@ def markdown(table: "pd.DataFrame") -> str:
 
 def latex(table: "pd.DataFrame") -> str:
     """A LaTeX table."""
-    text = table.to_latex(index=False, escape=True, float_format="%.3f", na_rep="--")
+    text = table.map(_cell).to_latex(index=False, escape=True)
     for mark, command in LATEX_MARKS:
         text = re.sub(mark, command, text)
     return text
+
+
+def read_markdown(source: Path) -> "pd.DataFrame":
+    """The table that `markdown` wrote, its cells as they were printed."""
+    import pandas as pd
+
+    lines = source.read_text(encoding="utf-8").splitlines()
+    head, _, *rows = (
+        [re.sub(r"\\([|<`$\]])", r"\1", cell) for cell in line[2:-2].split(" | ")] for line in lines
+    )
+    return pd.DataFrame(rows, columns=head, dtype=str)
 
 
 def html_table(table: "pd.DataFrame") -> Markup:

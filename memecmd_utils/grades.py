@@ -286,7 +286,7 @@ def agreement_table(truth: GroundTruth) -> pd.DataFrame:
         pairs = np.minimum(both.to_numpy(dtype=int), classes - 1)
         got = statistics.cluster_kappa(pairs, both.index.get_level_values(0), classes)
         same = float((pairs[:, 0] == pairs[:, 1]).mean())
-        rows.append((what, measure, got.mean, got.low, got.high, same, got.n, got.clusters))
+        rows.append((what, measure, got.value, got.low, got.high, same, got.n, got.clusters))
     return pd.DataFrame(rows, columns=list(AGREEMENT))
 
 

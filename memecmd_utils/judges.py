@@ -632,8 +632,8 @@ STEADY = 0.667
 AGAINST = {"random": "random", "hard": "hard negative"}
 """What fitting memes are compared with, by its name in the columns."""
 TRUST = (
-    "judge", "reading", "turns", "dialogues", "unscored",
-    *statistics.with_ends("AUC random", "AUC hard", "alpha wordings"), "verdict",
+    "judge", "reading", "turns", "dialogues", "unscored", "AUC random", "AUC hard", "alpha wordings",
+    "verdict",
 )  # fmt: skip
 TRUSTED, TOPIC, UNSTEADY, NO_USE, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
 REVERSED, UNTOLD = "reversed", "not told"
@@ -651,8 +651,7 @@ def trust(answers: Answers) -> pd.DataFrame:
         scored = {kind: list(zip(part["dialogue_id"], part["score"], strict=True))
                   for kind, part in known.groupby("kind")}  # fmt: skip
         for against, kind in AGAINST.items():
-            got = statistics.cluster_auc(scored.get("fitting", []), scored.get(kind, []))
-            row |= got.columns(f"AUC {against}")
+            row[f"AUC {against}"] = statistics.cluster_auc(scored.get("fitting", []), scored.get(kind, []))
         worded = answers.worded[answers.worded["judge"] == judge]
         if reading in (P_YES, CENTRED) and len(worded):
             # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
@@ -660,7 +659,7 @@ def trust(answers: Answers) -> pd.DataFrame:
                 index=["dialogue_id", "turn", "meme_id", "kind"], columns="wording", values="p"
             ).reindex(columns=list(WORDINGS))
             names = list(asked.index.get_level_values(0))
-            row |= statistics.cluster_alpha(asked.to_numpy().T, names).columns("alpha wordings")
+            row["alpha wordings"] = statistics.cluster_alpha(asked.to_numpy().T, names)
         rows.append({**row, "verdict": verdict(row)})
     return pd.DataFrame(rows, columns=list(TRUST))
 
@@ -674,12 +673,13 @@ def verdict(row: Mapping[str, Any]) -> str:
     """
     if row["reading"] == RETRIEVAL:
         return YARDSTICK
-    if not np.isfinite(row["AUC random low"]) and row["AUC random"] != 0.5:
+    random, hard, alpha = (row[name] for name in ("AUC random", "AUC hard", "alpha wordings"))
+    if not np.isfinite(random.low) and random.value != 0.5:
         return UNTOLD
-    if row["AUC random high"] < 0.5:
+    if random.high < 0.5:
         return REVERSED
-    if not row["AUC random low"] > 0.5:
+    if not random.low > 0.5:
         return NO_USE
-    if not row["AUC hard low"] > 0.5:
+    if not hard.low > 0.5:
         return TOPIC
-    return UNSTEADY if row["alpha wordings"] < STEADY else TRUSTED
+    return UNSTEADY if isinstance(alpha, statistics.Estimate) and alpha.value < STEADY else TRUSTED

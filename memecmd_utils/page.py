@@ -1,4 +1,4 @@
-"""The page of a run: one HTML file that holds its answers, chats, tables, figures and library.
+"""The page of a run: one HTML file that holds its chats, tables, figures and library.
 
 It opens on one chat. It reads what the stages wrote; all words stand in `html/index.html.j2` and its parts.
 """
@@ -100,14 +100,10 @@ def page_json(value: Any) -> Markup:
 def table_of(run: Run, name: str) -> Markup:
     """A table that a stage wrote into `tables/`, as the page shows it; empty where there is none."""
     folders = [run.report, *([paths.reports / run.fallback.name] if run.fallback else [])]
-    for path in (folder / "tables" / f"{name}.csv" for folder in folders):
+    for path in (folder / "tables" / f"{name}.md" for folder in folders):
         if path.is_file():
-            frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
-            texts = frame.select_dtypes(exclude="number").columns
-            frame[texts] = frame[texts].map(
-                lambda cell: files.unguarded(cell) if isinstance(cell, str) else cell
-            )
-            return files.html_table(report.printed(frame.to_dict("records"))) if len(frame) else Markup()
+            frame = files.read_markdown(path)
+            return files.html_table(frame) if len(frame) else Markup()
     return Markup()
 
 

@@ -5,7 +5,7 @@ strategy or a score: items are chosen by seed, and the key that says what stands
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, create_m
 from memecmd_utils import drawing, files, pictures, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import DIMENSIONS, Consistency, Dialogue, Grade, Meme, Placement, Rating, Text
+from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Text
 
 KEY = ["form", "item", "dialogue_id", "turn", "strategy", "meme_id"]
 ITEMS = 100
@@ -182,18 +182,16 @@ def collect(folder: Path, form: Form) -> tuple[pd.DataFrame, int]:
 # --- what people say
 
 
-def people_of_run(
-    run: Run,
-    placements: Sequence[Placement],
-    dialogues: Mapping[str, Dialogue],
-    memes: Mapping[str, Meme],
-    judged: Mapping[str, Mapping[Place, float]],
-) -> tuple[Form | None, str]:
+def people_of_run(run: Run) -> tuple[Form | None, str]:
     """Write a run's form and key, read the answers that came back, and save their tables (`human_*`).
 
-    Answers lie in `data/raw/ratings/<profile>/`; `judged` is what `scores_of_judges` gives. Returns the form
-    (None without placements) and one paragraph on what people say.
+    Items are drawn from all placements, not from those that judges are asked about. Answers lie in
+    `data/raw/ratings/<profile>/`. Returns the form (None without placements) and one paragraph on what
+    people say.
     """
+    placements = run.load(Placement)
+    dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(Dialogue)}
+    memes = {meme.meme_id: meme for meme in run.load(Meme)}
     form, tables, verdict = None, {}, "No person has rated this run."
     if placements:
         position = run.profile.retrieval.meme_position
@@ -205,12 +203,12 @@ def people_of_run(
         write_page(run.report / "rating_form.html", form, memes, folder, by_models)
         files.write_frame(run.write("rating_key.csv"), form.key)
         answers, left_out = collect(paths.raw / "ratings" / run.profile.name, form)
-        tables = ratings_summary(answers, form.key, judged)
+        tables = ratings_summary(answers, form.key)
         if len(answers):
-            row = tables["alpha"].query("scale == 'overall'").iloc[0]
+            (alpha,) = tables["alpha"].query("scale == 'overall'").alpha
             verdict = (
                 f"{answers.rater.nunique()} person(s) gave {len(answers)} answers. Krippendorff's alpha of "
-                f"the overall score: {statistics.format_interval(row, 'alpha')}."
+                f"the overall score: {alpha}."
             )
         if left_out:
             verdict += f" Left out: {left_out} answers that are trials or belong to other forms."
@@ -219,36 +217,16 @@ def people_of_run(
     return form, verdict
 
 
-def scores_of_judges(
-    ratings: Sequence[Rating], consistency: Sequence[Consistency] = (), grades: Sequence[Grade] = ()
-) -> dict[str, dict[Place, float]]:
-    """Score of every judge, of text or image consistency with u_t, and mean grade, by place.
-
-    A judge that scored a place more than once (several lengths or strategies) counts with its mean.
-    """
-    scores = [(r.judge, r, r.overall) for r in ratings if r.overall is not None]
-    scores += [(f"consistency {c.scorer}", c, c.score) for c in consistency if c.text == "u_t"]
-    scores += [("mean grade", g, g.grade) for g in grades]
-    rows = [(name, (at.dialogue_id, at.turn, at.meme_id), score) for name, at, score in scores]
-    table = pd.DataFrame(rows, columns=["scorer", "place", "score"])
-    return {
-        name: of.groupby("place").score.mean().to_dict() for name, of in table.groupby("scorer", sort=False)
-    }
-
-
-def ratings_summary(
-    answers: pd.DataFrame, key: pd.DataFrame, judged: Mapping[str, Mapping[Place, float]]
-) -> dict[str, pd.DataFrame]:
-    """Three tables of what people say; none where nobody rated. Intervals (95 %) are over dialogues.
+def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Two tables of what people say; none where nobody rated. Intervals (95 %) are over dialogues.
 
     `alpha`: Krippendorff's, of each scale. `means`: by strategy, of the items' means over raters, so that an
-    item rated by many counts once. `correlations`: Spearman's with each scorer of `judged`.
+    item rated by many counts once.
     """
-    rows: dict[str, list[dict]] = {"alpha": [], "means": [], "correlations": []}
+    rows: dict[str, list[dict]] = {"alpha": [], "means": []}
 
     def add(table: str, name: str, got: statistics.Estimate, **cells: Any) -> None:
-        ends = {name: got.mean, "low": got.low, "high": got.high, "items": got.n, "dialogues": got.clusters}
-        rows[table].append(cells | ends)
+        rows[table].append({**cells, name: got, "items": got.n, "dialogues": got.clusters})
 
     if not len(answers):
         return {}
@@ -264,9 +242,4 @@ def ratings_summary(
         for scale in RATED:
             mean = statistics.cluster_mean(by_item[scale][of.item].tolist(), of.dialogue_id.tolist())
             add("means", "mean", mean, strategy=strategy, scale=scale, ratings=counts[of.item].sum())
-    places = list(behind[["dialogue_id", "turn", "meme_id"]].itertuples(index=False, name=None))
-    liked = by_item.overall[behind.index].tolist()
-    for scorer, scores in judged.items():
-        both = [(at[0], ours, scores[at]) for at, ours in zip(places, liked, strict=True) if at in scores]
-        add("correlations", "spearman", statistics.cluster_spearman(both), scorer=scorer)
     return {name: pd.DataFrame(of) for name, of in rows.items()}

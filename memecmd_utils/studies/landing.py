@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, grades, learned, reranking, retrieval, statistics
-from memecmd_utils.evaluation import frame_rows
 from memecmd_utils.files import StageOutputError
 from memecmd_utils.grades import Split
 from memecmd_utils.learned import Corpus, LearnedPlacement, PlacementError, Predicted
@@ -259,7 +258,7 @@ def tabulate(
         for name, rows in makers.items()
     }
     run.save_tables(**{f"landing_{name}": table for name, table in found.items()})
-    run.save_json(TABLES, {name: frame_rows(table) for name, table in found.items()})
+    run.save_json(TABLES, found)
     return found
 
 
@@ -282,7 +281,7 @@ def summary(sent: pd.DataFrame) -> dict[str, Any]:
     return {
         "memes": len(sent), "ungraded": sent.ungraded.mean(),
         **statistics.mean_columns(OF_MEMES[:2], sent[[*OF_MEMES[:2]]], names, statistics.SHARE),
-        **statistics.cluster_mean(sent["mean grade"].tolist(), names, (0, 2)).columns("mean grade"),
+        **statistics.cluster_mean(sent["mean grade"].tolist(), names, statistics.GRADE).columns("mean grade"),
         **statistics.mean_columns(["specificity"], known[["specificity"]], known.index.get_level_values(0)),
         "different": sent.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
         "right after another": grades.gaps_of(sent.index).count(1),
@@ -339,8 +338,8 @@ def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
     for ours, theirs in RANKINGS_COMPARED:
         measured[f"{ours} minus {theirs}"] = measured[ours] - measured[theirs]
     for name, values in measured.items():
-        bounds = None if "minus" in name else statistics.SHARE
-        ends = statistics.mean_columns(OF_RANKINGS, values, names, bounds)
+        kind = statistics.FINE_DIFFERENCE if "minus" in name else statistics.MEASURE
+        ends = statistics.mean_columns(OF_RANKINGS, values, names, kind)
         yield {"what": name, "turns": len(names), **ends}
 
 

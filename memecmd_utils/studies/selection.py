@@ -29,7 +29,7 @@ class GateRule(NamedTuple):
 def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
     """How far two senders agree, beyond chance, on whether a turn gets a meme."""
     both = [(turn in sent, turn in theirs) for turn in turns]
-    return statistics.cluster_kappa(both, range(len(both)), 2).mean
+    return statistics.cluster_kappa(both, range(len(both)), 2).value
 
 
 def own_rule(data: GradedTurns) -> GateRule:

@@ -113,10 +113,8 @@ def run(folder: Path, found: Records | None = None) -> Run:
         "table_2": evaluation.table_2(cases, *judged, profile),
         "effects": evaluation.effects(*judged, found.dialogues, profile, graded),
         "levels": evaluation.levels(graded),
-        "judge_check": evaluation.judge_check(found.ratings, profile),
     }
-    rows = {name: evaluation.frame_rows(table) for name, table in tables.items()}
-    made.save_json("judge_checks.json", {**rows, "trust": []})
+    made.save_json("judge_checks.json", {**tables, "trust": []})
     made.save_json("studies.json", {"ablation": ABLATION})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from sklearn.metrics import roc_auc_score
 
 from memecmd_utils import statistics
-from memecmd_utils.statistics import COEFFICIENT, SHARE, LeftOut
+from memecmd_utils.statistics import COEFFICIENT, GRADE, SHARE, LeftOut
 
 GRADED = {0.5: 0.90, 1.0: 0.935, 1.5: 0.978, 2.0: 0.99}
 """Mean grades of the example's memes at random: 90 % are 0, 6.5 % are 1 or more."""
@@ -148,13 +148,13 @@ def kappa(of: Dialogues, prevalence: float, classes: int = 2) -> tuple[LeftOut, 
 
 @dataclass(frozen=True)
 class World:
-    """One kind of made-up data and what is estimated of it; `ends` as in `statistics.interval`."""
+    """One kind of made-up data and what is estimated of it; `kind` as in `statistics.interval`."""
 
     what: str
     make: Callable[[Dialogues], tuple[LeftOut, float]]
     icc: float
     sizes: str = "gate"
-    ends: tuple[float, float] | None = None
+    kind: statistics.Kind = statistics.DIFFERENCE
     null: bool = False
     """Whether this world has no effect: p-values are looked at."""
 
@@ -165,7 +165,7 @@ class World:
         """
         of = Dialogues(np.random.default_rng(seed), n, replications, self.icc, self.sizes)
         found, truth = self.make(of)
-        low, high = statistics.interval(found, self.ends)
+        low, high = statistics.interval(found, self.kind)
         given = np.isfinite(low)
         held = ((low - 1e-9 <= truth) & (truth <= high + 1e-9))[given]
         p = np.full(replications, np.nan)
@@ -187,11 +187,11 @@ def worlds() -> list[World]:
     found += [World("mean, grades 0, 1, 2", of(mean, "grades 0, 1, 2"), icc) for icc in (0.3, 0.5)]
     found += [World(f"mean, {some}", of(mean, some), icc) for icc in (0.0, 0.3)]
     found += [World(f"mean, {rare}", of(mean, rare), 0.3)]
-    found += [World(f"mean, {rare}, ends known", of(mean, rare), icc, ends=(0, 2)) for icc in (0.0, 0.3)]
+    found += [World(f"mean, {rare}, ends known", of(mean, rare), icc, kind=GRADE) for icc in (0.0, 0.3)]
     found += [World("mean, log-normal", of(mean, "log-normal"), icc) for icc in (0.0, 0.3)]
     for p in (0.5, 0.3, 0.1, 0.05):
-        found += [World(f"share, {p:.0%}", of(mean, f"{p:.0%} hits"), 0.3, ends=SHARE)]
-    found += [World("share, 30%", of(mean, "30% hits"), 0.5, ends=SHARE)]
+        found += [World(f"share, {p:.0%}", of(mean, f"{p:.0%} hits"), 0.3, kind=SHARE)]
+    found += [World("share, 30%", of(mean, "30% hits"), 0.5, kind=SHARE)]
     found += [World("share, 30%", of(mean, "30% hits"), 0.3, "wild", SHARE)]
     for icc, sizes in ((0.0, "gate"), (0.3, "gate"), (0.3, "wild")):
         found += [World("paired difference, normal", of(paired, *["normal"] * 2), icc, sizes, null=True)]
@@ -200,12 +200,12 @@ def worlds() -> list[World]:
     for icc, sizes in ((0.3, "gate"), (0.3, "wild")):
         found += [World("difference of other turns", of(unpaired, rare), icc, sizes, null=True)]
         found += [World("difference of other turns, normal", of(unpaired, "normal"), icc, sizes, null=True)]
-    found += [World("AUC 0.5", of(auc, 0.0), icc, ends=SHARE) for icc in (0.0, 0.3)]
+    found += [World("AUC 0.5", of(auc, 0.0), icc, kind=SHARE) for icc in (0.0, 0.3)]
     found += [World("AUC 0.5, five levels", of(auc, 0.0, 5, 4), 0.3, "wild", SHARE)]
-    found += [World("AUC 0.7, five levels", of(auc, 0.7, 5), 0.3, ends=SHARE)]
+    found += [World("AUC 0.7, five levels", of(auc, 0.7, 5), 0.3, kind=SHARE)]
     found += [World("AUC 0.7, four of each", of(auc, 0.7, 5, 4), 0.5, "wild", SHARE)]
-    found += [World("AUC 0.9", of(auc, 1.8), 0.3, ends=SHARE)]
-    found += [World(f"kappa, {p:.0%}", of(kappa, p), icc, ends=COEFFICIENT)
+    found += [World("AUC 0.9", of(auc, 1.8), 0.3, kind=SHARE)]
+    found += [World(f"kappa, {p:.0%}", of(kappa, p), icc, kind=COEFFICIENT)
               for p in (0.3, 0.5) for icc in (0.0, 0.3, 0.5)]  # fmt: skip
-    found += [World("weighted kappa, 30%", of(kappa, 0.3, 3), 0.3, ends=COEFFICIENT)]
+    found += [World("weighted kappa, 30%", of(kappa, 0.3, 3), 0.3, kind=COEFFICIENT)]
     return found
