@@ -22,7 +22,7 @@ from pydantic import Field
 from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.library import example_memes
-from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, centre, halves
+from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, Gated, GateRule, centre, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
 from memecmd_utils.settings import Profile
@@ -396,6 +396,32 @@ class GradedTurns:
             encode = self.encoders[embedder]
             self._terms[embedder, centring] = four_terms(self.summaries, self.annotations, encode, centring)
         return self._terms[embedder, centring]
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Row of every turn 2..T, [dialogues, longest]; -1 without a usable summary and past the end."""
+        out = np.full((len(self.dialogues), max((len(d.summaries) for d in self.dialogues), default=0)), -1)
+        for places, dialogue in zip(out, self.dialogues, strict=True):
+            for place, summary in enumerate(dialogue.summaries):
+                places[place] = self.row.get((dialogue.dialogue_id, summary.turn), -1)
+        return out
+
+    def gate(self, scores: np.ndarray, rule: GateRule, like: np.ndarray | None = None) -> Gated:
+        """`retrieval.run_gate` on best scores [..., turns]; its scores, thresholds and decisions likewise.
+
+        Turns without a usable summary have no row here and count as everywhere. `like`, booleans of the same
+        shape: the rate to meet.
+        """
+        where = self.places
+        top1 = np.where(where >= 0, scores[..., where], -np.inf)
+        sent = None if like is None else (where >= 0) & like[..., where]
+        rate = self.profile.retrieval.wanted_rate
+        gated = retrieval.run_gate(top1, self.dialogues, rule, rate, sent)
+        rows, parts = where[where >= 0], []
+        for part in gated[:3]:
+            parts.append(np.empty_like(part, shape=scores.shape))
+            parts[-1][..., rows] = part[..., where >= 0]
+        return Gated(*parts, *gated[3:])
 
     def grades_of(self, grader: str) -> np.ndarray:
         """Grades of one grader, [turns, memes]; nan where they gave none."""

@@ -56,7 +56,8 @@ class Explorer:
     def __init__(self, scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> None:
         self.index, self.profile = index, profile
         self.half = retrieval.halves([item.dialogue for item in scored])
-        self.calibrated = retrieval.calibrate(scored, profile)
+        fitted = retrieval.gate_dialogues(scored, profile).fitted
+        self.calibrated = {half: calibration for half, (calibration,) in fitted.items()}
         self.items = {item.dialogue.dialogue_id: item for item in scored[:KEPT_DIALOGUES]}
         self.open_id = next(iter(self.items))
         self._terms, self.fit = cache(self._terms), cache(self.fit)
@@ -88,7 +89,9 @@ class Explorer:
         others = [name for name in self.items if self.half[name] == found.fold] or list(self.items)
         top1 = [self.rank(name, weights, 1).scores[:, 0] for name in others]
         profile = self.profile.replace(theta0="auto", threshold_decay=gate.decay)
-        return retrieval.fit_gate(top1, profile, found.fold, gate.penalty)
+        rule, turns = retrieval.rule_of(profile, gate.penalty), sum(map(len, top1))
+        scores = retrieval.pad(top1)[None]
+        return retrieval.fit_gates(scores, rule, profile.retrieval.wanted_rate, turns, found.fold)[0]
 
     def scale(self, weights: tuple[float, ...]) -> ScoreScale:
         """The gate's scale for the open dialogue under these weights."""

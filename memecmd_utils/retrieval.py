@@ -36,6 +36,8 @@ SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 LEARNED, RERANKED = "learned", "reranked"
 """The strategies that go by weights fitted on graded memes (`learned.py`) and by a model's choice among the
 best memes (`reranking.py`)."""
+LEARNED_PENALTY = 0.0
+"""Delta of Eq. 23 for `learned`, whose gate goes by its promise: its last meme has no effect."""
 NOISE = 1e-5
 """Distance from the mean below which a unit row has no direction: float32 vectors do not say more."""
 EXTRA, ROUNDING, TURNS_AT_ONCE = 16, 1e-3, 1024
@@ -353,9 +355,40 @@ class ScoreScale:
         return (np.asarray(scores, dtype=np.float64) - self.mean) / self.std
 
 
-def standard_scale(top1: Sequence[np.ndarray]) -> ScoreScale:
-    """Fit the scale on top-1 scores, one array a dialogue. Equal scores give std 1."""
-    scores = pad(top1)
+class Calibration(NamedTuple):
+    """A gate with its scale, and the half of the dialogues it was fitted on (`self`: its own)."""
+
+    gate: Gate
+    scale: ScoreScale
+    fold: str
+
+
+class GateRule(NamedTuple):
+    """How a gate is set: its scale, how its threshold rises and falls, and theta0 (None: it is fitted)."""
+
+    scale: Literal["standard", "raw"]
+    penalty: float
+    decay: float
+    form: Form = "exponential"
+    theta0: float | None = None
+
+
+class Gated(NamedTuple):
+    """What gates did at turns [..., dialogues, longest]: scores on their scale, thresholds and decisions.
+
+    `folds` [dialogues]: on which half the gate of each was fitted. `fitted`: the gate of the dialogues of
+    each half, for every one of the sets of scores.
+    """
+
+    scores: np.ndarray
+    thresholds: np.ndarray
+    sent: np.ndarray
+    folds: list[str]
+    fitted: dict[str, list[Calibration]]
+
+
+def standard_scale(scores: np.ndarray) -> ScoreScale:
+    """Fit the scale on top-1 scores of any shape; -inf, no score, does not count. Equal scores give std 1."""
     scores = scores[np.isfinite(scores)]
     if not len(scores):
         raise ValueError("calibration needs at least one scored turn")
@@ -373,8 +406,8 @@ def pad(dialogues: Sequence[np.ndarray]) -> np.ndarray:
 def simulate(scores: np.ndarray, gate: Gate, theta0: np.ndarray | None = None) -> Trace:
     """Run the gate over top-1 scores [..., turns] in order: a meme goes out if score > theta_t (Eq. 23).
 
-    k counts turns since the last meme of the session, whoever sent it. `theta0`, broadcast over the leading
-    axes, takes the place of the gate's.
+    k counts turns since the last meme of the session, whoever sent it; a turn without a score (-inf) counts.
+    `theta0`, broadcast over the leading axes, takes the place of the gate's.
     """
     turns = scores.shape[-1]
     rises = np.array([*(gate.rise(k) for k in range(turns)), 0.0])
@@ -411,71 +444,90 @@ def calibrate_theta0(
     return best
 
 
-class Calibration(NamedTuple):
-    """A gate with its scale, and the half of the dialogues it was fitted on (`self`: its own)."""
-
-    gate: Gate
-    scale: ScoreScale
-    fold: str
-
-
 def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
     """Split dialogues into halves `a` and `b`, alternating within each kind in order of id."""
     ordered = sorted((dialogue.kind, dialogue.dialogue_id) for dialogue in dialogues)
     return {name: "ab"[position % 2] for position, (_, name) in enumerate(ordered)}
 
 
-def fit_gate(top1: Sequence[np.ndarray], profile: Profile, fold: str, penalty: float) -> Calibration:
-    """Fit scale and theta0 on the top-1 scores of some dialogues, one array a dialogue."""
+def rule_of(profile: Profile, penalty: float | None = None) -> GateRule:
+    """The gate of a profile; `penalty` takes the place of its Delta."""
     knobs = profile.retrieval
-    scale = standard_scale(top1) if knobs.score_scale == "standard" else ScoreScale()
-    gate = Gate(0.0 if knobs.theta0 == "auto" else knobs.theta0, penalty, knobs.threshold_decay)
-    if knobs.theta0 == "auto":
-        scores = pad([scale.apply(one) for one in top1])
-        theta0 = calibrate_theta0(scores, gate, knobs.wanted_rate, sum(map(len, top1)))
-        gate = Gate(float(theta0), penalty, knobs.threshold_decay)
-    return Calibration(gate, scale, fold)
+    theta0 = None if knobs.theta0 == "auto" else knobs.theta0
+    delta = knobs.threshold_penalty if penalty is None else penalty
+    return GateRule(knobs.score_scale, delta, knobs.threshold_decay, theta0=theta0)
 
 
-def calibrate(
-    scored: Sequence[ScoredDialogue], profile: Profile, penalty: float | None = None
-) -> dict[str, Calibration]:
-    """For each half, the gate fitted on the other one; `penalty` takes the place of the profile's Delta.
+def fit_gates(
+    top1: np.ndarray, rule: GateRule, rate: float | np.ndarray, turns: int, fold: str = "self"
+) -> list[Calibration]:
+    """A gate for each of several sets of best scores, [sets, dialogues, longest], of which `turns` count.
 
-    Where the other half has no score it is fitted on all that have one: fold `self`.
+    Scale and theta0 are fitted on these scores, so that memes are sent at `rate` of the turns ([sets], or one
+    for all); at a rate of 0 nothing is sent.
     """
-    split = halves([item.dialogue for item in scored])
-    out: dict[str, Calibration] = {}
-    for half, other in (("a", "b"), ("b", "a")):
-        fit = [item.top1 for item in scored if split[item.dialogue.dialogue_id] == other]
-        fold = other
-        if not any(np.isfinite(scores).any() for scores in fit):
-            fit, fold = [item.top1 for item in scored if np.isfinite(item.top1).any()], "self"
-        delta = profile.retrieval.threshold_penalty if penalty is None else penalty
-        out[half] = fit_gate(fit, profile, fold, delta)
-    return out
+    scales = [standard_scale(scores) if rule.scale == "standard" else ScoreScale() for scores in top1]
+    gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
+    theta0 = np.full(len(top1), gate.theta0)
+    if rule.theta0 is None:
+        scaled = np.stack([scale.apply(scores) for scale, scores in zip(scales, top1, strict=True)])
+        theta0 = np.where(np.asarray(rate) > 0, calibrate_theta0(scaled, gate, rate, turns), np.inf)
+    return [
+        Calibration(replace(gate, theta0=theta), scale, fold)
+        for theta, scale in zip(theta0.tolist(), scales, strict=True)
+    ]
 
 
-def traces(
-    scored: Sequence[ScoredDialogue], calibrations: Mapping[str, Calibration]
-) -> dict[str, tuple[Calibration, np.ndarray, Trace]]:
-    """Run each dialogue's gate once: dialogue id -> calibration, gate scores, trace."""
-    split, out = halves([item.dialogue for item in scored]), {}
-    for item in scored:
-        calibration = calibrations[split[item.dialogue.dialogue_id]]
-        gate_scores = calibration.scale.apply(item.top1)
-        out[item.dialogue.dialogue_id] = calibration, gate_scores, simulate(gate_scores, calibration.gate)
-    return out
+def run_gate(
+    top1: np.ndarray,
+    dialogues: Sequence[Dialogue],
+    rule: GateRule,
+    wanted_rate: float,
+    like: np.ndarray | None = None,
+) -> Gated:
+    """Let gates decide at all turns of dialogues (Eq. 23), each fitted on the other half of them.
+
+    `top1` [..., dialogues, longest] are best scores at turns 2..T, -inf at one without a score, which counts
+    in k and in the rate, and past the end; leading axes are sets that do not touch each other. Where the
+    other half has no score the gate is fitted on all dialogues that have one: fold `self`. The rate is
+    `wanted_rate`, or that of the memes in `like`, booleans of the same shape.
+    """
+    sets, split = top1.reshape(-1, *top1.shape[-2:]), halves(dialogues)
+    half = np.array([split[dialogue.dialogue_id] for dialogue in dialogues])
+    turns = np.array([len(dialogue.summaries) for dialogue in dialogues])
+    has_score = np.isfinite(sets).any(axis=(0, 2))
+    scaled, thresholds, sent = np.full(sets.shape, -np.inf), np.empty(sets.shape), np.zeros(sets.shape, bool)
+    fitted: dict[str, list[Calibration]] = {}
+    for mine, fold in (("a", "b"), ("b", "a")):
+        here, is_training = half == mine, half == fold
+        if not has_score[is_training].any():
+            is_training, fold = has_score, "self"
+        n_turns, rate = int(turns[is_training].sum()), wanted_rate
+        if like is not None:
+            rate = like.reshape(sets.shape)[:, is_training].sum(axis=(1, 2)) / max(1, n_turns)
+        fitted[mine] = fit_gates(sets[:, is_training], rule, rate, n_turns, fold)
+        for number, (_, scale, _) in enumerate(fitted[mine]):
+            scaled[number, here] = scale.apply(sets[number, here])
+        theta0 = np.array([[calibration.gate.theta0] for calibration in fitted[mine]])
+        thresholds[:, here], sent[:, here] = simulate(scaled[:, here], fitted[mine][0].gate, theta0)
+    parts = (part.reshape(top1.shape) for part in (scaled, thresholds, sent))
+    return Gated(*parts, [fitted[name][0].fold for name in half], fitted)
 
 
-def calibrated_gates(calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
+def gate_dialogues(scored: Sequence[ScoredDialogue], profile: Profile, penalty: float | None = None) -> Gated:
+    """`run_gate` over ranked dialogues by the profile's rule, [dialogues, longest]."""
+    top1, dialogues = pad([item.top1 for item in scored]), [item.dialogue for item in scored]
+    return run_gate(top1, dialogues, rule_of(profile, penalty), profile.retrieval.wanted_rate)
+
+
+def calibrated_gates(gated: Gated) -> dict[str, Any]:
     """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
     return {
         half: {
             "fitted_on": fold, "theta0": round(gate.theta0, 6), "penalty": gate.penalty, "decay": gate.decay,
             "score_mean": round(scale.mean, 6), "score_std": round(scale.std, 6),
         }
-        for half, (gate, scale, fold) in sorted(calibrations.items())
+        for half, ((gate, scale, fold),) in sorted(gated.fitted.items())
     }  # fmt: skip
 
 
@@ -515,24 +567,24 @@ def place(
 ) -> list[Placement]:
     """Place memes in all dialogues under every strategy of the profile, at turns 2..T.
 
-    `by_learned` is what `learned.score_by_learned` made of the same dialogues; without it nothing is placed
-    by `learned`. Its promise goes through the same gate, with `learned_penalty`. `choices` are those of
-    `reranking.choose_memes`, which ask no gate.
+    `by_learned` is what `learned.score_by_learned` made of the same dialogues, in their order; without it
+    nothing is placed by `learned`. Its promise goes through the same gate, without a rise after a meme.
+    `choices` are those of `reranking.choose_memes`, which ask no gate.
     """
-    knobs, gates = profile.retrieval, traces(scored, calibrate(scored, profile))
-    own = calibrate(by_learned, profile, knobs.learned_penalty) if by_learned else {}
-    learned_gates, learned_items = traces(by_learned, own), {i.dialogue.dialogue_id: i for i in by_learned}
+    knobs, gated = profile.retrieval, gate_dialogues(scored, profile)
+    learned_gated = gate_dialogues(by_learned, profile, LEARNED_PENALTY) if by_learned else gated
     chosen = {(c.dialogue_id, c.turn): c for c in choices if c.meme_id}
     place_of = {meme: place for place, meme in enumerate(index.meme_ids)}
     out: list[Placement] = []
-    for item in scored:
+    for number, item in enumerate(scored):
         name, speakers = item.dialogue.dialogue_id, {t.turn: t.speaker for t in item.dialogue.turns}
         for strategy in knobs.strategies:
             is_learned, decided = strategy == LEARNED, strategy not in ("random", RERANKED)
             if is_learned and not by_learned:
                 continue
-            calibration, gate_scores, trace = (learned_gates if is_learned else gates)[name]
-            ranking = (learned_items[name] if is_learned else item).ranking
+            gates, ranking = (
+                (learned_gated, by_learned[number].ranking) if is_learned else (gated, item.ranking)
+            )
             reasons = {}
             if strategy == RERANKED:
                 keys = enumerate((name, turn) for turn in item.turns)
@@ -540,7 +592,7 @@ def place(
                 found = [(row, place_of[one.meme_id], None) for row, one in mine.items()]
                 reasons = {row: one.reason for row, one in mine.items()}
             else:
-                found = choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, name)
+                found = choose(strategy, ranking, gates.sent[number], len(index.meme_ids), profile, name)
             for row, meme, rank in found:
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(
@@ -548,9 +600,9 @@ def place(
                         dialogue_id=name, turn=item.turns[row], speaker=speakers[item.turns[row]],
                         strategy=strategy, meme_id=index.meme_ids[meme], rank=rank,
                         score=round(float(parts @ knobs.weights), 9) if np.isfinite(item.top1[row]) else None,
-                        gate_score=float(gate_scores[row]) if decided else None,
-                        threshold=float(trace.thresholds[row]) if decided else None,
-                        fold=calibration.fold if decided else "none", reason=reasons.get(row, ""),
+                        gate_score=float(gates.scores[number, row]) if decided else None,
+                        threshold=float(gates.thresholds[number, row]) if decided else None,
+                        fold=gates.folds[number] if decided else "none", reason=reasons.get(row, ""),
                         source="computed", profile=profile.name, seed=profile.seed,
                     )
                 )  # fmt: skip

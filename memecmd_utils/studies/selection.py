@@ -5,25 +5,13 @@ Scores and gate of a run's turns are whole matrices here, and equal to what the 
 
 from collections.abc import Collection
 from itertools import pairwise
-from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from memecmd_utils import retrieval, statistics
 from memecmd_utils.grades import GradedTurns, Key
-from memecmd_utils.retrieval import Form, Gate, ScoreScale, calibrate_theta0, halves, simulate, standard_scale
-
-
-class GateRule(NamedTuple):
-    """How a gate is set: its scale, how its threshold falls, and theta0 or the rate it is fitted to."""
-
-    scale: Literal["standard", "raw"]
-    penalty: float
-    decay: float
-    form: Form = "exponential"
-    theta0: float | None = None
-    """None: fitted on the other half to the wanted rate."""
+from memecmd_utils.retrieval import GateRule
 
 
 def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> float:
@@ -34,9 +22,7 @@ def timing_kappa(turns: Collection[Key], sent: set[Key], theirs: set[Key]) -> fl
 
 def own_rule(data: GradedTurns) -> GateRule:
     """The run's gate, with theta0 fitted where the profile says `auto`."""
-    own = data.profile.retrieval
-    theta0 = None if own.theta0 == "auto" else own.theta0
-    return GateRule(own.score_scale, own.threshold_penalty, own.threshold_decay, "exponential", theta0)
+    return retrieval.rule_of(data.profile)
 
 
 def own_scores(data: GradedTurns) -> np.ndarray:
@@ -48,46 +34,14 @@ def own_scores(data: GradedTurns) -> np.ndarray:
     return np.round(retrieval.combine(terms, data.profile.retrieval.weights), 9)
 
 
-def layout(data: GradedTurns) -> np.ndarray:
-    """Row of every turn 2..T, [dialogues, longest]; -1 at a turn without a usable summary or past the end."""
-    out = np.full((len(data.dialogues), max(len(d.summaries) for d in data.dialogues)), -1)
-    for places, dialogue in zip(out, data.dialogues, strict=True):
-        for place, summary in enumerate(dialogue.summaries):
-            places[place] = data.row.get((dialogue.dialogue_id, summary.turn), -1)
-    return out
-
-
 def open_turns(
     data: GradedTurns, top1: np.ndarray, rule: GateRule, like: np.ndarray | None = None
 ) -> np.ndarray:
     """Where the gate opens for each of several sets of best scores, [sets, turns] to booleans of that shape.
 
-    Scale and theta0 of a dialogue come from the other half, or from the dialogues that have a score where the
-    other half has none. The rate wanted there is the profile's, or that of `like`, booleans of that shape;
-    where `like` sends nothing, nothing is sent.
+    The rate wanted is the profile's, or that of `like`; where `like` sends nothing, nothing is sent.
     """
-    where, split = layout(data), halves(data.dialogues)
-    scores, scored = np.where(where >= 0, top1[:, where], -np.inf), (where >= 0).any(axis=1)
-    out = np.zeros(top1.shape, dtype=bool)
-    for half in "ab":
-        here = np.array([split[d.dialogue_id] == half for d in data.dialogues])
-        if not here.any():
-            continue
-        fit = ~here if (~here & scored).any() else scored
-        standard = rule.scale == "standard"
-        scales = [standard_scale(list(one[fit])) if standard else ScoreScale() for one in scores]
-        scaled = np.stack([scale.apply(one) for scale, one in zip(scales, scores, strict=True)])
-        gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
-        theta0 = np.full(len(top1), gate.theta0)
-        if rule.theta0 is None:
-            turns = sum(len(d.summaries) for d, fits in zip(data.dialogues, fit, strict=True) if fits)
-            rate = np.full(len(top1), data.profile.retrieval.wanted_rate)
-            if like is not None:
-                rate = like[:, where[fit][where[fit] >= 0]].sum(axis=1) / max(1, turns)
-            theta0 = np.where(rate > 0, calibrate_theta0(scaled[:, fit], gate, rate, turns), np.inf)
-        opened, places = simulate(scaled[:, here], gate, theta0[:, None]).sent, where[here]
-        out[:, places[places >= 0]] = opened[:, places >= 0]
-    return out
+    return data.gate(top1, rule, like).sent
 
 
 # --- Does the form of the threshold matter? Exponential, linear and fixed at the same meme rate
