@@ -1,11 +1,10 @@
-"""Encoders of texts and pictures: packaged models, endpoints, sentence-transformers, CLIP and Chinese-CLIP.
+"""Encoders of texts and pictures: packaged models, endpoints, sentence-transformers, and CLIP with its kin.
 
 Every vector is recorded (`recordings.RecordedVectors`), so a replay needs neither torch nor weights.
 """
 
 import contextlib
 import hashlib
-import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -15,10 +14,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from memecmd_utils import files, pictures
+from memecmd_utils import pictures
 from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
-from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Profile
 
 Side = Literal["query", "document"]
@@ -145,7 +143,7 @@ def _check_loaded(recorded: str, loaded: str) -> None:
     if recorded.rpartition("/")[2] != loaded.rpartition("/")[2]:
         raise ModelMissing(
             f"vectors of {recorded} are recorded, but {loaded} is what loads now: give the old one (as "
-            "NAME@COMMIT, or its checkpoint), or move its vectors away for a fresh start"
+            "NAME@COMMIT, or its folder), or move its vectors away for a fresh start"
         )
 
 
@@ -300,21 +298,10 @@ def _key(kind: str, content: str) -> str:
     return hashlib.sha256(f"{kind}\x1f{content}".encode()).hexdigest()
 
 
-def _in_batches(items: Sequence[Any], device: str, project: Callable[[Sequence[Any]], Any]) -> np.ndarray:
-    """Features of all items, float32 [n, dim], 64 at a time on a GPU and 16 on a CPU."""
-    import torch
-
-    size, rows = 64 if device == "cuda" else 16, []
-    with torch.inference_mode():
-        for start in range(0, len(items), size):
-            output = project(items[start : start + size])
-            output = getattr(output, "pooler_output", output)  # since transformers 5 an output of many parts
-            rows.append(output.float().cpu().numpy())
-    return np.concatenate(rows)
-
-
 class DualEncoder:
     """The two towers of CLIP, ALIGN or Chinese-CLIP as transformers has them, and what they computed before.
+
+    Chinese-CLIP gives the same rows here as in its makers' own package, `cn_clip`.
 
     Rows are as the model projects them, NOT of unit length: thresholds on Euclidean distance depend on it
     (2501.13851, Section 3.3.1); `recordings.normalise` makes them fit for cosines. They are rounded to
@@ -359,12 +346,15 @@ class DualEncoder:
         """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises `ImageRejected`.
 
         Of an animation the first frame counts, alpha stands on white; the model's own preprocessing follows
-        (for CLIP: shorter side to its resolution, then the centre is cut out).
+        (CLIP scales the shorter side to its resolution and cuts out the centre, Chinese-CLIP squeezes the
+        picture to a square). It resizes with Pillow, as the makers of both did: torchvision's resizing moves
+        a pixel by up to two of 255 steps.
         """
 
         def project(some: Sequence[Path]) -> Any:
             decoded = [_named_if_broken(file, pictures.decode) for file in some]
-            pixels = self._part("AutoImageProcessor")(images=decoded, return_tensors="pt")["pixel_values"]
+            processor = self._part("AutoImageProcessor", backend="pil")
+            pixels = processor(images=decoded, return_tensors="pt")["pixel_values"]
             return self._model.get_image_features(pixel_values=pixels.to(self._model.device))
 
         contents = (_named_if_broken(file, pictures.read_bytes) for file in files)
@@ -395,10 +385,15 @@ class DualEncoder:
             return np.zeros((0, 0), dtype=np.float32)
 
         def encode(part: list[Any]) -> np.ndarray:
+            import torch
+
             _check_loaded(self.name, self._reference.name(self._told))
-            rows = _in_batches(part, self._model.device.type, project)
-            # Recorded vectors have unit length. A last coordinate of 1 keeps the length of ours in the ratio.
-            return np.hstack([rows, np.ones((len(rows), 1), dtype=np.float32)])
+            at_once, rows = 64 if self._model.device.type == "cuda" else 16, []
+            with torch.inference_mode():
+                for start in range(0, len(part), at_once):
+                    rows.append(project(part[start : start + at_once]).pooler_output.float().cpu().numpy())
+            # Recorded vectors have length 1; the last number keeps how long this one was.
+            return np.hstack([np.concatenate(rows), np.ones((len(part), 1), dtype=np.float32)])
 
         rows = self._recorded.rows(keys, items, encode, size=size, kind=kind)
         return rows[:, :-1] / rows[:, -1:]
@@ -415,7 +410,7 @@ class DualEncoder:
         return self._part("AutoModel").eval().to(device=device, dtype=torch.float32)
 
     @lru_cache  # noqa: B019 - an encoder lives as long as its notebook
-    def _part(self, auto: str) -> Any:
+    def _part(self, auto: str, **options: Any) -> Any:
         """Configuration, model, tokenizer or image processor."""
         with loading(self._reference.label):
             import torch  # noqa: F401 - transformers imports without it, but loads nothing
@@ -426,6 +421,7 @@ class DualEncoder:
                 revision=self._reference.commit() or "main",
                 local_files_only=not self._download,
                 trust_remote_code=False,
+                **options,
             )
 
 
@@ -434,95 +430,3 @@ def _named_if_broken(file: Path, read: Callable[[Path], Any]) -> Any:
         return read(file)
     except pictures.ImageRejected as error:
         raise pictures.ImageRejected(f"{file.name}: {error}") from error
-
-
-class ChineseClipScorer:
-    """Chinese-CLIP (`cn_clip`), the paper's scorer of a meme's image against a text (Section 5.2, Eq. 26).
-
-    `name` is `cn_clip:MODEL@HASH`, the hash being that of the checkpoint; without the checkpoint it is that
-    of the recorded vectors.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        image_path: Callable[[Meme], Path],
-        folder: Path,
-        checkpoint: Path | None = None,
-        read_dirs: Sequence[Path] = (),
-        write_dir: Path | None = None,
-        mode: Mode = "auto",
-    ) -> None:
-        """`model` is a name of `cn_clip.clip.available_models()` and gives the structure.
-
-        `checkpoint` is a file of weights on disk; without it, they are looked for in `folder` under the
-        name that cn_clip gives them, else downloaded there. Nothing is loaded before it is needed.
-        """
-        self._structure, self._image_path, self._folder = model, image_path, folder
-        self._file, self._is_given = weights_file(model, folder, checkpoint), checkpoint is not None
-        names = [] if self._file.is_file() else recorded_names(read_dirs, f"cn_clip:{model}@")
-        if len(names) > 1:
-            raise ModelMissing(
-                f"vectors of several checkpoints are recorded ({', '.join(names)}) and there is no "
-                f"{self._file}: put the checkpoint there, or give clip_checkpoint"
-            )
-        self.name = names[0] if names else self._name_of_file()
-        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode)
-
-    def _name_of_file(self) -> str:
-        if not self._file.is_file():
-            self._load()
-        return f"cn_clip:{self._structure}@{files.sha256(self._file)[:DIGITS]}"
-
-    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
-        """Unit rows for images, shape [n, dim], keyed by the image's sha256.
-
-        Alpha stands on white, of an animation the first frame counts; the preprocessing of the model
-        squeezes an image to a square, so its aspect ratio is lost.
-        """
-
-        def encode(part: list[Meme]) -> np.ndarray:
-            import torch
-
-            model, preprocess, _, device = self._loaded
-            made = [preprocess(pictures.decode(self._image_path(meme))) for meme in part]
-            return _in_batches(made, device, lambda p: model.encode_image(torch.stack(p).to(device)))
-
-        keys = [_key("picture", meme.sha256) for meme in memes]
-        return self._recorded.rows(keys, memes, encode, kind="pictures")
-
-    def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit rows for texts, shape [n, dim]; what is beyond 52 tokens is cut off."""
-
-        def encode(part: list[str]) -> np.ndarray:
-            model, _, tokenize, device = self._loaded
-            return _in_batches(part, device, lambda p: model.encode_text(tokenize(p).to(device)))
-
-        return self._recorded.rows([_key("text", t) for t in texts], texts, encode, size=len)
-
-    @cached_property
-    def _loaded(self) -> tuple[Any, Any, Any, str]:
-        loaded = self._load()
-        _check_loaded(self.name, self._name_of_file())
-        return loaded
-
-    def _load(self) -> tuple[Any, Any, Any, str]:
-        """Model, preprocessing, tokenizer and device; weights that are not on disk are downloaded."""
-        what = f"Chinese-CLIP {self._structure} from {self._file} (clip_model, clip_checkpoint)"
-        with loading(what), contextlib.redirect_stdout(io.StringIO()):  # it prints its configuration
-            import torch
-            from cn_clip import clip
-            from cn_clip.clip import utils
-
-            info = utils._MODEL_INFO[self._structure]
-            given: tuple[Any, ...] = (self._structure, "cpu", str(self._folder))
-            if self._file.is_file() or self._is_given:
-                given = (str(self._file), "cpu", None, *info["struct"].split("@"), info["input_resolution"])
-            model, preprocess = clip.load_from_name(*given)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return model.float().eval().to(device), preprocess, clip.tokenize, device
-
-
-def weights_file(model: str, folder: Path, checkpoint: Path | None) -> Path:
-    """Where the weights lie, there or not: a given checkpoint, else as cn_clip names what it downloads."""
-    return checkpoint or folder / f"clip_cn_{model.lower()}.pt"

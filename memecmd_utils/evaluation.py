@@ -3,7 +3,7 @@
 What is measured by people's or a model's grades is in `grades`, what by judges in `judges`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import drawing, embedders, grades, statistics
-from memecmd_utils.embedders import RecordedEmbedder
+from memecmd_utils import drawing, fetch, grades, statistics
+from memecmd_utils.embedders import DualEncoder, RecordedEmbedder
 from memecmd_utils.files import paths
 from memecmd_utils.grades import GradedTurns, Values, fits, gaps_of
+from memecmd_utils.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
@@ -104,7 +105,22 @@ class TextScorer:
         return self._embedder.encode(list(texts), "document")
 
 
-Scorer = TextScorer | embedders.ChineseClipScorer
+class PictureScorer:
+    """A meme's picture against the utterance under Chinese-CLIP: the paper's cross-modal score."""
+
+    def __init__(self, encoder: DualEncoder, picture_of: Callable[[Meme], Path]) -> None:
+        self._encoder, self._picture_of, self.name = encoder, picture_of, encoder.name
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Rows of memes' pictures, [n, dim]."""
+        return normalise(self._encoder.encode_images([self._picture_of(meme) for meme in memes]))
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows of texts, [n, dim]."""
+        return normalise(self._encoder.encode_texts(texts))
+
+
+Scorer = TextScorer | PictureScorer
 """Encodes memes and texts into one space: unit vectors [n, dim]."""
 
 
@@ -118,21 +134,17 @@ def open_scorer(run: Run, memes: Mapping[str, Meme]) -> Scorer:
     models = run.profile.models
     if run.profile.evaluation.consistency == "text":
         return TextScorer(run.embedder(models.consistency_embedder), run.embedder_name())
-    files, folder = meme_files(run, memes), paths.interim / "clip"
-    # A relative path counts from the project's root: notebooks run in a folder of their own.
-    checkpoint = paths.root / models.clip_checkpoint if models.clip_checkpoint else None
+    files, mode = meme_files(run, memes), run.vector_mode
     # A replay computes what is not recorded, but fetches no weights for it.
-    here = embedders.weights_file(models.clip_model, folder, checkpoint).is_file()
-    mode = run.vector_mode if here else models.mode
-    return embedders.ChineseClipScorer(
-        models.clip_model, lambda meme: files[meme.meme_id], folder, checkpoint, run.read_dirs,
-        None if mode == "recorded" else run.write_dir, mode,
-    )  # fmt: skip
+    download = fetch.may_fetch() and models.mode != "recorded"
+    write_dir = None if mode == "recorded" else run.write_dir
+    encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, mode, download)
+    return PictureScorer(encoder, lambda meme: files[meme.meme_id])
 
 
 def can_score(scorer: Scorer, meme: Meme) -> bool:
     """Whether there is something of a meme that the scorer can encode."""
-    return scorer.name.startswith("cn_clip") or bool(meme_words(meme))
+    return isinstance(scorer, PictureScorer) or bool(meme_words(meme))
 
 
 def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:

@@ -83,7 +83,7 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
     """What a run reads beside the package and the corpus: of each name the files, bytes and newest time."""
     library, models = profile.library, profile.models
     named = [source for source in library.sources if source != "example"]
-    named += [library.curation, profile.dialogue.dialogues, models.clip_checkpoint, models.embedder]
+    named += [library.curation, profile.dialogue.dialogues, models.clip_model, models.embedder]
     named += [profile.dialogue.news, *profile.dialogue.feeds]
     named += [profile.mtrclip.images, os.environ.get("MEMECMD_GGUF")]
     for key in ("imgflip", "published", "memecap", "figmemes", "figmemes_labels"):

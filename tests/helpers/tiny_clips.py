@@ -6,6 +6,8 @@ They know nothing; what they show is that the real classes load, batch, cut and 
 import json
 from pathlib import Path
 
+from tiny_models import SIGNS
+
 SIDE = 32
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 VISION = {**TEXT, "image_size": SIDE, "patch_size": 8}
@@ -72,9 +74,7 @@ def _chinese_clip(folder: Path) -> None:
         ChineseCLIPProcessor,
     )
 
-    tokenizer, size = _bert_tokenizer(
-        folder, "abcdefghijklmnopqrstuvwxyz一二三四五天气真好周末去爬山吗，。？"
-    )
+    tokenizer, size = _bert_tokenizer(folder, "abcdefghijklmnopqrstuvwxyz" + SIGNS)
     text = {**TEXT, **RANGE, "vocab_size": size, "max_position_embeddings": 128}
     config = ChineseCLIPConfig(text_config=text, vision_config=VISION, projection_dim=24)
     ChineseCLIPModel(config).save_pretrained(folder)

@@ -1,21 +1,18 @@
-"""Tiny random models in the real formats of sentence-transformers and Chinese-CLIP, made on the spot.
+"""Tiny random models in the real format of sentence-transformers, made on the spot.
 
 They know nothing; what they show is that the real packages load, batch, cut and record as we use them.
 """
 
 import json
 import os
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-NEEDED = ("torch", "torchvision", "sentence_transformers", "cn_clip")
+NEEDED = ("torch", "torchvision", "sentence_transformers", "transformers")
 REQUIRED = "MEMECMD_REQUIRE_PAPER"
 SIGNS = "一二三四五六七八九十天气真好周末去爬山吗预报说有雨那就在家煮火锅我带毛肚虾滑辣，点先吃饭？。查询："
-CLIP_MODEL = "ViT-B-16"
 
 
 def need_paper_extra() -> None:
@@ -77,62 +74,3 @@ def with_remote_code(folder: Path) -> Path:
     )
     (folder / "own.py").write_text(code, encoding="utf-8")
     return folder
-
-
-def clip_configs(folder: Path) -> dict[str, Any]:
-    """Write the structure of a tiny model under the names that `ViT-B-16` has; return it as one."""
-    vision = {
-        "embed_dim": 16,
-        "image_resolution": 224,
-        "vision_layers": 1,
-        "vision_width": 64,
-        "vision_patch_size": 112,
-    }
-    text = {
-        "vocab_size": 21128,
-        "text_attention_probs_dropout_prob": 0.1,
-        "text_hidden_act": "gelu",
-        "text_hidden_dropout_prob": 0.1,
-        "text_hidden_size": 16,
-        "text_initializer_range": 0.5,
-        "text_intermediate_size": 32,
-        "text_max_position_embeddings": 512,
-        "text_num_attention_heads": 2,
-        "text_num_hidden_layers": 1,
-        "text_type_vocab_size": 2,
-    }
-    configs = folder / "model_configs"
-    configs.mkdir(parents=True, exist_ok=True)
-    (configs / f"{CLIP_MODEL}.json").write_text(json.dumps(vision), encoding="utf-8")
-    (configs / "RoBERTa-wwm-ext-base-chinese.json").write_text(json.dumps(text), encoding="utf-8")
-    return vision | text
-
-
-def shrink_clip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Have cn_clip read the tiny structure in place of its own; the tokenizer and all code stay real."""
-    from cn_clip.clip import utils
-
-    structure = clip_configs(folder)
-    monkeypatch.setattr(utils, "__file__", str(folder / "utils.py"))
-    return structure
-
-
-def small_clip_package(folder: Path) -> dict[str, Any]:
-    """Copy the installed cn_clip into `folder`, with the tiny structure: for processes of their own."""
-    import cn_clip
-
-    shutil.copytree(Path(cn_clip.__file__).parent, folder / "cn_clip", dirs_exist_ok=True)
-    return clip_configs(folder / "cn_clip" / "clip")
-
-
-def clip_checkpoint(path: Path, structure: dict[str, Any], seed: int = 0, **more: Any) -> Path:
-    """A checkpoint as the trainer of Chinese-CLIP saves it: keys begin with `module.`."""
-    import torch
-    from cn_clip.clip.model import CLIP
-
-    torch.manual_seed(seed)
-    weights = CLIP(**structure).state_dict()
-    state = {f"module.{name}": tensor for name, tensor in weights.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"epoch": 3, "step": 42, "name": "tiny", "state_dict": state, **more}, path)
-    return path
