@@ -140,8 +140,7 @@ def _judge_calls(
     sent = sum(rate * places * n_dialogues for rate in rates)
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
     if judge.kind == "yes_no":
-        # The checks ask about three memes a turn, and twice more about two memes of some turns.
-        checked = 3 * given.judge_checks + 4 * min(given.judge_checks, given.judge_wordings)
+        checked = 3 * given.judge_checks  # three memes a turn
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls = 5 * (sampled + checked + held_out)
         context = judges.Query(dialogue, min(10, places + 1))

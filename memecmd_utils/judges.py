@@ -5,12 +5,12 @@ Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/ju
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -43,13 +43,11 @@ from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
+from memecmd_utils.statistics import Estimate
 
-T = TypeVar("T")
+Key, Item, Got = TypeVar("Key"), TypeVar("Item"), TypeVar("Got")
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
-Wording = Literal["as asked", "second", "third"]
-WORDINGS: tuple[Wording, ...] = ("as asked", "second", "third")
-"""The same questions in other words; the first are the run's own."""
 LEAST_MASS = 0.25
 """Of yes and no together among the first tokens. Below it what the judge would say instead outweighs both
 three to one, and the ratio of two rare tokens is noise."""
@@ -108,10 +106,24 @@ def open_judge(
         yield Judge(name, judge.kind, chat, run.profile, dialogues, pictures)
 
 
-def ask(shown: Mapping[T, Excerpt], judge: Judge) -> dict[T, Answer]:
+def ask(shown: Mapping[Key, Excerpt], judge: Judge) -> dict[Key, Answer]:
     """Put excerpts before a judge; its answers by the same keys."""
     asked = _ask_centred if judge.kind == "yes_no" else _ask_ratings
     return dict(zip(shown, llm_chat.run(asked(list(shown.values()), judge)), strict=True))
+
+
+async def _ask_each(
+    ask_about: Callable[[Item], Awaitable[Got]], items: Sequence[Item], chat: Chat, label: str, unit: str
+) -> list[Got]:
+    """What is said of each item, in order; as many at a time as requests in flight, below one bar."""
+
+    async def counted(item: Item) -> Got:
+        got = await ask_about(item)
+        bar.update()
+        return got
+
+    with Progress(chat, len(items), label, unit) as bar:
+        return list(await chat.side_by_side(counted(item) for item in items))
 
 
 # --- A yes/no question for each dimension about a meme at a place
@@ -119,10 +131,7 @@ def ask(shown: Mapping[T, Excerpt], judge: Judge) -> dict[T, Answer]:
 
 @lru_cache
 def words() -> dict[str, dict[str, str]]:
-    """What judges are asked of each dimension: `rating`, and a yes/no question in each of the `WORDINGS`.
-
-    Under `instruction`: how to answer in wordings that say it in other words.
-    """
+    """What judges are asked of each dimension: `rating` and the yes/no `question`."""
     return yaml.safe_load(prompts.render("judge_questions"))
 
 
@@ -131,31 +140,23 @@ def continues_text(model: ModelId) -> bool:
     return any(w.chat_template and w.sha256 == model.sha256 for w in local_model.registry().values())
 
 
-def yes_no_request(
-    context: Query, meme: Meme, dimension: str, wording: Wording = "as asked", base: bool = False
-) -> Request:
+def yes_no_request(context: Query, meme: Meme, dimension: str, base: bool = False) -> Request:
     """One one-token question; those of a pair differ in their last line only (shared prefix).
 
-    A `base` model gets two solved examples before it (`judge_base.j2`), in the run's own wording only.
-    Raises ValueError for another wording of that.
+    A `base` model gets two solved examples before it (`judge_base.j2`).
     """
-    if base and wording != "as asked":
-        raise ValueError(f"a base model's examples are in the run's own words, not in wording {wording!r}")
     dialogue, turn = context
-    said = history_text(dialogue, [one.text for one in dialogue.turns[: turn - 1]])  # type: ignore[arg-type]
-    instruction = words()["instruction"].get(wording)
-    how = {"instruction": instruction} if instruction else {}
+    history = history_text(dialogue, [line.text for line in dialogue.turns[: turn - 1]])  # type: ignore[arg-type]
     text = prompts.render(
         "judge_base" if base else "judge_yes_no",
-        history="\n".join(said.split("\n")[-HISTORY_WINDOW:]),
+        history="\n".join(history.split("\n")[-HISTORY_WINDOW:]),
         speaker=dialogue.name_a if turn % 2 else dialogue.name_b,
         meme_text=meme.text,
         meme_note=meme.picture_note,
-        question=words()[dimension][wording],
+        question=words()[dimension]["question"],
         fence=prompts.fence,
-        **how,
     )
-    system = [] if base else [Message(role="system", text=prompts.render("judge_system", **how))]
+    system = [] if base else [Message(role="system", text=prompts.render("judge_system"))]
     return Request(
         task="rating",
         subject=f"{dialogue.dialogue_id}/{turn}/{meme.meme_id}/{dimension}",
@@ -187,28 +188,22 @@ def p_yes(reply: Reply) -> float:
     raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
 
 
-async def ask_yes_no(
-    pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str, wording: Wording = "as asked"
-) -> list[Scores | str]:
+async def ask_yes_no(pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str) -> list[Scores | str]:
     """Ask the questions of every pair: p(yes) by dimension, or the reason why there is none."""
     base = continues_text(chat.backend.model)
 
-    async def one(pair: tuple[Query, Meme]) -> Scores | str:
-        # One question after another, and as many pairs as requests in flight: otherwise all first questions
-        # would go before any second one, and the shared prefix would be gone from the server's cache.
-        p: Scores | str = {}
+    async def ask_about(pair: tuple[Query, Meme]) -> Scores | str:
+        # One question after another: otherwise all first questions would go before any second one, and the
+        # shared prefix would be gone from the server's cache.
+        p: Scores = {}
         for dimension in DIMENSIONS:
-            request = yes_no_request(*pair, dimension, wording, base)
-            answer = await chat.ask(request, p_yes, again=False)
+            answer = await chat.ask(yes_no_request(*pair, dimension, base), p_yes, again=False)
             if answer.value is None:  # the pair has no score, whatever the others would be
-                p = f"{answer.outcome}: {answer.reason}"
-                break
+                return f"{answer.outcome}: {answer.reason}"
             p[dimension] = answer.value
-        bar.update()
         return p
 
-    with Progress(chat, len(pairs), label, "pair") as bar:
-        return list(await chat.side_by_side(one(pair) for pair in pairs))
+    return await _ask_each(ask_about, pairs, chat, label, "pair")
 
 
 def answers_on_record(
@@ -224,7 +219,7 @@ def answers_on_record(
         backend = local_model.LocalServer(judge.local_model or profile.models.local_model).backend()
     else:
         backend = OpenAIBackend(run.endpoint("judge", number), key=NO_KEY)
-    found: dict[str, tuple[Request, Reply | None]] = {}
+    questions: dict[str, tuple[Request, Reply | None]] = {}
     store = run.recordings("evaluation")
     for dimension in DIMENSIONS:
         request = yes_no_request(context, meme, dimension, base=continues_text(backend.model))
@@ -232,8 +227,8 @@ def answers_on_record(
         reply = None
         if stored is not None and is_answer(stored):
             reply = Reply(**{name: stored.get(name) for name in ("text", "first_token", "yes_no")})
-        found[dimension] = request, reply if reply and sum(reply.yes_no or ()) else None
-    return found
+        questions[dimension] = request, reply if reply and sum(reply.yes_no or ()) else None
+    return questions
 
 
 def _place_and_meme(shown: Excerpt) -> tuple[Query, Meme]:
@@ -244,7 +239,7 @@ def _place_and_meme(shown: Excerpt) -> tuple[Query, Meme]:
 async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     """The questions about each meme, centred by its mean over held-out contexts."""
     split, contexts = halves(judge.dialogues), held_out_contexts(judge.dialogues, judge.profile)
-    pairs = [_place_and_meme(one) for one in shown]
+    pairs = [_place_and_meme(excerpt) for excerpt in shown]
     model = judge.chat.backend.model.name
     at_home = await ask_yes_no(pairs, judge.chat, f"{model}: placed memes")
     memes = {meme.meme_id: meme for _, meme in pairs}
@@ -388,7 +383,7 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     """One call an excerpt."""
     position = judge.profile.retrieval.meme_position
 
-    async def one(excerpt: Excerpt) -> Answer:
+    async def ask_about(excerpt: Excerpt) -> Answer:
         draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
         picture = None
         if judge.pictures is not None:
@@ -398,14 +393,12 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
             picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
         request = rating_request(excerpt, int(draws.integers(2**31)), picture, position)
         answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
-        bar.update()
         if answer.value is None:
             return f"{answer.outcome}: {answer.reason}"
         scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
         return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
 
-    with Progress(judge.chat, len(shown), f"{judge.name}: ratings", "call") as bar:
-        return list(await judge.chat.side_by_side(one(excerpt) for excerpt in shown))
+    return await _ask_each(ask_about, shown, judge.chat, f"{judge.name}: ratings", "call")
 
 
 # --- Every placed meme is rated by every judge
@@ -479,8 +472,8 @@ def rate_with(
 
 Kind = Literal["fitting", "random", "hard negative"]
 KINDS: tuple[Kind, ...] = ("fitting", "random", "hard negative")
-LANDS = 1.5
-"""Mean grade from which a meme fits well enough to stand for what a judge should like."""
+CLEARLY_FITS = 1.5
+"""Mean grade from which a meme stands for what a judge should like."""
 TURNS_PER_DIALOGUE = 2
 
 
@@ -501,62 +494,48 @@ class CheckItem(NamedTuple):
 def draw_items(data: GradedTurns) -> list[CheckItem]:
     """Three items, in the order of `KINDS`, at each of up to `judge_checks` turns that have all three.
 
-    *Fitting*: a mean grade of `LANDS` or more. *Random*: uniform over the library without memes that fit
-    there; it may be ungraded. *Hard negative*: lands at another turn of the same dialogue and got 0 from
-    every grader here. Every dialogue gives one turn before any gives a second, and none more than two.
+    *Fitting*: a mean grade of `CLEARLY_FITS` or more. *Random*: uniform over the library without memes that
+    fit there; it may be ungraded. *Hard negative*: clearly fits another turn of the same dialogue and got 0
+    from every grader here. Every dialogue gives one turn before any gives a second, and none more than two.
     Without ground truth there are no items.
     """
     wanted = data.profile.evaluation.judge_checks
     if not wanted or not data.truth.grades:
         return []
     # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
-    lands, fit, refused = data.grades >= LANDS, fits(data.grades), data.grades == 0
-    found: dict[int, dict[Kind, np.ndarray]] = {}  # by row, the columns of the memes that could serve
+    clearly, fit, refused = data.grades >= CLEARLY_FITS, fits(data.grades), data.grades == 0
+    columns: dict[int, dict[Kind, np.ndarray]] = {}  # by row, those of the memes that could serve
     chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
     for name, rows in data.rows_of.items():
-        landed = lands[rows].any(axis=0)  # at any turn: what lands at this one was not refused here
+        somewhere = clearly[rows].any(axis=0)  # at any turn: what clearly fits this one was not refused here
         for row in rows.tolist():
-            kinds = lands[row], ~fit[row], landed & refused[row]
-            found[row] = dict(zip(KINDS, map(np.flatnonzero, kinds), strict=True))
+            kinds = clearly[row], ~fit[row], somewhere & refused[row]
+            columns[row] = dict(zip(KINDS, map(np.flatnonzero, kinds), strict=True))
         rng = statistics.rng(data.profile.seed, "judge items", name)
-        able = [row for row in rows.tolist() if all(map(len, found[row].values()))]
+        able = [row for row in rows.tolist() if all(map(len, columns[row].values()))]
         drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
         lot = float(rng.random())
         chosen += [(place, lot, row) for place, row in enumerate(drawn)]
     items = []
     for row in sorted(row for _, _, row in sorted(chosen)[:wanted]):
         for kind in KINDS:
-            columns = found[row][kind]
             rng = statistics.rng(data.profile.seed, "judge item", kind, *data.keys[row])
-            items.append(CheckItem(kind, *data.keys[row], data.meme_ids[columns[rng.integers(len(columns))]]))
+            meme = columns[row][kind][rng.integers(len(columns[row][kind]))]
+            items.append(CheckItem(kind, *data.keys[row], data.meme_ids[meme]))
     return items
-
-
-def for_wordings(items: Sequence[CheckItem], profile: Profile) -> list[CheckItem]:
-    """The fitting and the random meme of `judge_wordings` of the turns, drawn by seed."""
-    turns = list(dict.fromkeys((item.dialogue_id, item.turn) for item in items))
-    order = statistics.rng(profile.seed, "judge wordings").permutation(len(turns))
-    chosen = {turns[i] for i in order[: profile.evaluation.judge_wordings]}
-    return [i for i in items if i.kind != "hard negative" and (i.dialogue_id, i.turn) in chosen]
 
 
 P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", "consistency", "retrieval"
 """Readings: what a score is. A yes/no judge has two; retrieval is no judge but a yardstick."""
 SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "score")
-WORDED = ("judge", "wording", "kind", "dialogue_id", "turn", "meme_id", "p")
 
 
-class Answers(NamedTuple):
-    """Scores (a row a judge, reading and item) and p(yes) in several wordings; nan where there is none."""
+def ask_all(run: Run, data: GradedTurns) -> pd.DataFrame:
+    """Put the drawn items before every judge of the profile, and before the scorers that ask nobody.
 
-    scores: pd.DataFrame
-    worded: pd.DataFrame
-
-
-def ask_all(run: Run, data: GradedTurns) -> Answers:
-    """Put the drawn items before every judge of the profile, and before the scorers that ask nobody."""
-    items, scores, worded, names = draw_items(data), [], [], []
-    few = for_wordings(items, run.profile)
+    A row a judge, reading and item (columns `SCORES`); nan where there is no score.
+    """
+    items, scores, names = draw_items(data), [], []
 
     def add(judge: str, reading: str, values: Sequence[float]) -> None:
         scores.extend((judge, reading, *item, value) for item, value in zip(items, values, strict=True))
@@ -565,20 +544,13 @@ def ask_all(run: Run, data: GradedTurns) -> Answers:
         with open_judge(run, number, data.dialogues, data.memes, names) as judge:
             names.append(judge.name)
             answers = ask(_excerpts(items, data), judge)
-            overall = [_score(answers[item.pair], "overall") for item in items]
-            if judge.kind == "rating":
-                add(judge.name, RATING, overall)
-                continue
-            raw = [_score(answers[item.pair], "raw") for item in items]
-            add(judge.name, P_YES, raw)
-            add(judge.name, CENTRED, overall)
-            if few and not continues_text(judge.chat.backend.model):  # a base model knows the own words only
-                own = {item.pair: p / 100 for item, p in zip(items, raw, strict=True)}
-                for wording, p in {WORDINGS[0]: own, **_ask_in_words(_excerpts(few, data), judge)}.items():
-                    worded += [(judge.name, wording, *item, p[item.pair]) for item in few]
+            readings = {P_YES: "raw", CENTRED: "overall"} if judge.kind == "yes_no" else {RATING: "overall"}
+            for reading, score in readings.items():
+                mine = [answers[item.pair] for item in items]
+                add(judge.name, reading, [np.nan if isinstance(a, str) else a[0][score] for a in mine])
     if items:
         _score_without_asking(run, data, items, add)
-    return Answers(pd.DataFrame(scores, columns=list(SCORES)), pd.DataFrame(worded, columns=list(WORDED)))
+    return pd.DataFrame(scores, columns=list(SCORES))
 
 
 def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> dict[tuple[str, int, str], Excerpt]:
@@ -588,23 +560,6 @@ def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> dict[tuple[str, 
         (name, turn, meme): Excerpt(dialogues[name], {turn: data.memes[meme]}, turn)
         for name, turn, meme in sorted({item.pair for item in items})
     }
-
-
-def _score(answer: Answer, which: Literal["overall", "raw"]) -> float:
-    return np.nan if isinstance(answer, str) else answer[0][which]
-
-
-def _ask_in_words(shown: Mapping[T, Excerpt], judge: Judge) -> dict[str, dict[T, float]]:
-    """Mean p(yes) over the questions in every wording but the run's own, by wording and key."""
-    pairs, in_words = [_place_and_meme(one) for one in shown.values()], {}
-    for wording in WORDINGS[1:]:
-        label = f"{judge.chat.backend.model.name}: {wording} wording"
-        answers = llm_chat.run(ask_yes_no(pairs, judge.chat, label, wording))
-        means = (
-            np.nan if isinstance(p, str) else float(np.mean([p[k] for k in DIMENSIONS])) for p in answers
-        )
-        in_words[wording] = dict(zip(shown, means, strict=True))
-    return in_words
 
 
 def _score_without_asking(
@@ -627,59 +582,44 @@ def _score_without_asking(
         add(f"T under {name}", RETRIEVAL, values.tolist())
 
 
-STEADY = 0.667
-"""Alpha over wordings from which a judge is steady: Krippendorff's bound for tentative conclusions."""
 AGAINST = {"random": "random", "hard": "hard negative"}
 """What fitting memes are compared with, by its name in the columns."""
-TRUST = (
-    "judge", "reading", "turns", "dialogues", "unscored", "AUC random", "AUC hard", "alpha wordings",
-    "verdict",
-)  # fmt: skip
-TRUSTED, TOPIC, UNSTEADY, NO_USE, YARDSTICK = "trust", "topic only", "unsteady", "no", "yardstick"
-REVERSED, UNTOLD = "reversed", "not told"
+TRUST = ("judge", "reading", "turns", "dialogues", "unscored", "AUC random", "AUC hard", "verdict")
+TRUSTED, TOPIC, NO_USE, REVERSED, UNTOLD = "trust", "topic only", "no", "reversed", "not told"
+YARDSTICK = "yardstick"
 
 
-def trust(answers: Answers) -> pd.DataFrame:
+def trust(scores: pd.DataFrame) -> pd.DataFrame:
     """A row a judge and reading: how far each deserves trust (columns `TRUST`); empty without answers."""
     rows = []
-    for (judge, reading), group in answers.scores.groupby(["judge", "reading"], sort=False):
-        row: dict[str, Any] = dict.fromkeys(TRUST, np.nan)
-        row |= {"judge": judge, "reading": reading, "unscored": int(group["score"].isna().sum())}
-        row["turns"] = len(group[["dialogue_id", "turn"]].drop_duplicates())
-        row["dialogues"] = group["dialogue_id"].nunique()
-        known = group.dropna(subset=["score"])
-        scored = {kind: list(zip(part["dialogue_id"], part["score"], strict=True))
-                  for kind, part in known.groupby("kind")}  # fmt: skip
+    for (judge, reading), group in scores.groupby(["judge", "reading"], sort=False):
+        of_kind = {kind: list(zip(part["dialogue_id"], part["score"], strict=True))
+                   for kind, part in group.dropna(subset=["score"]).groupby("kind")}  # fmt: skip
+        row = {
+            "judge": judge,
+            "reading": reading,
+            "turns": len(group[["dialogue_id", "turn"]].drop_duplicates()),
+            "dialogues": group["dialogue_id"].nunique(),
+            "unscored": int(group["score"].isna().sum()),
+        }
         for against, kind in AGAINST.items():
-            row[f"AUC {against}"] = statistics.cluster_auc(scored.get("fitting", []), scored.get(kind, []))
-        worded = answers.worded[answers.worded["judge"] == judge]
-        if reading in (P_YES, CENTRED) and len(worded):
-            # Both readings come from the same answers, so one alpha, that of p(yes), speaks for both.
-            asked = worded.pivot(
-                index=["dialogue_id", "turn", "meme_id", "kind"], columns="wording", values="p"
-            ).reindex(columns=list(WORDINGS))
-            names = list(asked.index.get_level_values(0))
-            row["alpha wordings"] = statistics.cluster_alpha(asked.to_numpy().T, names)
-        rows.append({**row, "verdict": verdict(row)})
+            row[f"AUC {against}"] = statistics.cluster_auc(of_kind.get("fitting", []), of_kind.get(kind, []))
+        rows.append({**row, "verdict": verdict(reading, row["AUC random"], row["AUC hard"])})
     return pd.DataFrame(rows, columns=list(TRUST))
 
 
-def verdict(row: Mapping[str, Any]) -> str:
-    """How far a judge deserves trust, by the rule of the plan, from its AUCs and its alpha over wordings.
+def verdict(reading: str, random: Estimate, hard: Estimate) -> str:
+    """How far a judge deserves trust, by the rule of the plan, from its AUCs against random and hard memes.
 
     Without an interval (too few dialogues, or no answers) nothing is told, save of a judge that scores all
-    alike. A judge without alpha is judged by its AUCs; one that clearly prefers random memes is told from one
-    that cannot tell.
+    alike. One that clearly prefers random memes is told from one that cannot tell.
     """
-    if row["reading"] == RETRIEVAL:
+    if reading == RETRIEVAL:
         return YARDSTICK
-    random, hard, alpha = (row[name] for name in ("AUC random", "AUC hard", "alpha wordings"))
     if not np.isfinite(random.low) and random.value != 0.5:
         return UNTOLD
     if random.high < 0.5:
         return REVERSED
     if not random.low > 0.5:
         return NO_USE
-    if not hard.low > 0.5:
-        return TOPIC
-    return UNSTEADY if isinstance(alpha, statistics.Estimate) and alpha.value < STEADY else TRUSTED
+    return TRUSTED if hard.low > 0.5 else TOPIC

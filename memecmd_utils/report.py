@@ -241,7 +241,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "mean", "clear")),
         "judges": printed(
             studies["trust"],
-            ("judge", "reading", "dialogues", "AUC random", "AUC hard", "alpha wordings", "verdict"),
+            ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict"),
         ),
         "claims": printed(
             studies["claims"],

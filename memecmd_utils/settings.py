@@ -320,9 +320,7 @@ class EvaluationSettings(Setting):
     judge_sample: int | None = Field(None, ge=1)
     """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
     judge_checks: int = Field(0, ge=0)
-    """Turns at which every judge is held against the ground truth, with hard negatives and other wordings."""
-    judge_wordings: int = Field(0, ge=0)
-    """Of these turns, how many also have their questions asked in other wordings."""
+    """Turns at which every judge is held against the ground truth, with hard negatives."""
     consistency: Literal["text", "cn_clip"] = "text"
 
     @field_validator("judges", mode="before")
@@ -582,7 +580,7 @@ def _different(profile: Profile, other: Profile) -> str:
     return hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest() if different else ""
 
 
-SHIPPED = "026fd140875c8d31"
+SHIPPED = "2bf09e7f05b9ea59"
 """First digits of the hash of the settings that the example comes with and that its recordings answer."""
 
 

@@ -29,10 +29,8 @@ from memecmd_utils.judges import (
     REVERSED,
     TOPIC,
     TRUSTED,
-    UNSTEADY,
     UNTOLD,
     YARDSTICK,
-    Answers,
     Judge,
 )  # fmt: skip
 from memecmd_utils.llm import chat as llm_chat
@@ -143,18 +141,6 @@ def test_the_runs_own_wording_is_what_it_always_was() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("wording", judges.WORDINGS[1:])
-def test_a_wording_changes_the_question_and_the_instruction_and_nothing_else(wording) -> None:
-    context, words = judges.Query(DIALOGUE, 3), judges.words()
-    for dimension in DIMENSIONS:
-        own = judges.yes_no_request(context, MEMES["m1"], dimension)
-        other = judges.yes_no_request(context, MEMES["m1"], dimension, wording)
-        for mine, theirs in zip(own.messages, other.messages, strict=True):
-            text = mine.text.replace("只回答“是”或“否”。", words["instruction"][wording])
-            assert theirs.text == text.replace(words[dimension]["as asked"], words[dimension][wording])
-        assert own.sampling == other.sampling and own.subject == other.subject
-
-
 def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> None:
     weights = local.registry()["gemma-3-270m"]
     base = ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
@@ -167,12 +153,10 @@ def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> Non
     texts = [request.messages[-1].text for request in backend.requests]
     assert len(texts) == len(set(texts)) == 5
     for text, dimension in zip(texts, DIMENSIONS, strict=True):
-        question = judges.words()[dimension]["as asked"]
+        question = judges.words()[dimension]["question"]
         solved, own = text.rsplit("聊天记录：", 1)
         assert own.endswith(f"问题：{question}\n答案：") and "字m1" in own
         assert [line for line in solved.split("\n") if line.startswith("答案：")] == ["答案：是", "答案：否"]
-    with pytest.raises(ValueError, match="second"):
-        judges.yes_no_request(*pairs()[0], "humor_effect", "second", base=True)
 
 
 def ratings_json(*numbers: int, **changes: object) -> str:
@@ -494,7 +478,7 @@ def asked(tmp_path):
 
 
 def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(asked) -> None:
-    made, run, (scores, _) = asked
+    made, run, scores = asked
     items = judges.draw_items(made)
     assert run.opened == [("judge", "evaluation", 0)]
     assert list(dict.fromkeys(zip(scores.judge, scores.reading, strict=True))) == [
@@ -516,19 +500,6 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(asked) -> None
     assert set(np.round(means, 2)) <= {0.3, 0.8}
 
 
-def test_wordings_are_of_the_same_items_and_the_runs_own_is_not_asked_again(asked) -> None:
-    made, run, (_, worded) = asked
-    few = judges.for_wordings(judges.draw_items(made), made.profile)
-    assert list(dict.fromkeys(worded.wording)) == list(judges.WORDINGS)
-    for _, group in worded.groupby("wording"):
-        assert [tuple(row) for row in group[["kind", "dialogue_id", "turn", "meme_id"]].to_numpy()] == few
-        expected = np.where(group.kind == "fitting", 0.8, 0.3)
-        assert group.p.to_numpy() == pytest.approx(expected, abs=1e-4)
-    third = judges.words()["instruction"]["third"]
-    pairs = {item.pair for item in few}
-    assert sum(third in text for text in run.texts()) == 5 * len(pairs)
-
-
 def rating(request) -> str:
     numbers = ", ".join(f'"{k}": {10 * i}' for i, k in enumerate(DIMENSIONS, start=1))
     return f'{{"ratings": [{{"meme": 1, {numbers}}}]}}'
@@ -539,12 +510,11 @@ def test_a_rating_judge_sees_one_item_at_a_time(tmp_path) -> None:
     made = data(judges=both, judge_unit="dialogue", endpoints={"judges": [{}, {"vision": False}]})
     run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5), rating)
     run.endpoint = lambda role, number: made.profile.models.endpoints.judges[number]
-    scores, worded = judges.ask_all(run, made)
+    scores = judges.ask_all(run, made)
     rated = scores[scores.reading == RATING]
     pairs = {item.pair for item in judges.draw_items(made)}
     assert len(run.texts(1)) == len(pairs) and all("表情包2" not in text for text in run.texts(1))
     assert set(rated.judge) == {"scripted rating"} and set(rated.score) == {30.0}
-    assert set(worded.judge) == {"scripted yes_no"}
 
 
 @pytest.mark.parametrize("changes", [{"judge_checks": 0}, {"grades": {}}])
@@ -572,22 +542,8 @@ def scored(value, judge: str = "made-up judge", reading: str = P_YES) -> pd.Data
     return pd.DataFrame(rows, columns=list(judges.SCORES))
 
 
-def worded(value, judge: str = "made-up judge") -> pd.DataFrame:
-    """Made-up p(yes) `value(wording, dialogue number, kind)` of one turn of twenty dialogues."""
-    rows = [
-        (judge, wording, kind, name, 2, f"m{k}", float(value(wording, n, kind)))
-        for wording in ("as asked", "second", "third")
-        for n, name in enumerate(TWENTY)
-        for k, kind in enumerate(KINDS[:2])
-    ]
-    return pd.DataFrame(rows, columns=list(judges.WORDED))
-
-
-NOT_WORDED = worded(lambda *_: 0)[:0]
-
-
-def only_row(frame: pd.DataFrame, in_words: pd.DataFrame = NOT_WORDED) -> pd.Series:
-    return judges.trust(Answers(frame, in_words)).iloc[0]
+def only_row(frame: pd.DataFrame) -> pd.Series:
+    return judges.trust(frame).iloc[0]
 
 
 def test_a_perfect_judge_a_judge_of_topics_and_one_that_guesses() -> None:
@@ -612,40 +568,17 @@ def test_a_perfect_judge_a_judge_of_topics_and_one_that_guesses() -> None:
     assert row["AUC random"].value == 0 and row["verdict"] == REVERSED
 
 
-def test_alpha_over_wordings() -> None:
-    base = scored(lambda n, turn, kind: 80 + n / 10 if kind == "fitting" else 20 + n / 10)
-
-    def steady(wording, n, kind):
-        return n / 40 + (0.4 if kind == "fitting" else 0.0)
-
-    row = only_row(base, worded(steady))
-    assert row["alpha wordings"].value == pytest.approx(1) and row["verdict"] == TRUSTED
-    rng = np.random.default_rng(5)
-    row = only_row(base, worded(lambda *_: rng.random()))
-    assert row["alpha wordings"].value < 0.4 and row["verdict"] == UNSTEADY
-    # A judge with one wording only is judged by its AUCs, and another judge's wordings are not its own.
-    assert np.isnan(only_row(base)["alpha wordings"]) and only_row(base)["verdict"] == TRUSTED
-    others = worded(lambda *_: rng.random(), judge="another")
-    assert only_row(base, others)["verdict"] == TRUSTED
-
-
 @pytest.mark.parametrize(
-    ("random", "hard_low", "alpha", "expected"),
+    ("random", "hard_low", "expected"),
     [
-        ((0.51, 0.7), 0.51, NAN, TRUSTED),
-        ((0.51, 0.7), 0.51, 0.667, TRUSTED),
-        ((0.51, 0.7), 0.51, 0.666, UNSTEADY),
-        ((0.51, 0.7), 0.50, 0.9, TOPIC),
-        ((0.51, 0.7), 0.40, 0.1, TOPIC),
-        ((0.50, 0.7), 0.60, 0.9, NO_USE),
-        ((0.42, 0.50), 0.60, 0.9, NO_USE),
-        ((0.42, 0.495), 0.60, 0.9, REVERSED),
-        ((NAN, NAN), NAN, 0.9, UNTOLD),
-        ((0.51, 0.7), NAN, NAN, TOPIC),
+        ((0.51, 0.7), 0.51, TRUSTED),
+        ((0.51, 0.7), 0.50, TOPIC),
+        ((0.50, 0.7), 0.60, NO_USE),
+        ((0.42, 0.495), 0.60, REVERSED),
+        ((NAN, NAN), NAN, UNTOLD),
     ],
 )
-def test_the_rule(random, hard_low, alpha, expected) -> None:
-    row = {"AUC random": Estimate(sum(random) / 2, *random), "AUC hard": Estimate(0.6, hard_low)}
-    row |= {"alpha wordings": Estimate(alpha)}
-    assert judges.verdict({"reading": P_YES, **row}) == expected
-    assert judges.verdict({"reading": RETRIEVAL, **row}) == YARDSTICK
+def test_the_rule(random, hard_low, expected) -> None:
+    aucs = Estimate(sum(random) / 2, *random), Estimate(0.6, hard_low)
+    assert judges.verdict(P_YES, *aucs) == expected
+    assert judges.verdict(RETRIEVAL, *aucs) == YARDSTICK

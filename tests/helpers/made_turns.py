@@ -104,7 +104,7 @@ def judged(names: list[str], grades: Grades | None = None, **changes: object) ->
         made_up.dialogue(name, tuple(f"{name}的第{t}句话" for t in range(1, 7))) for name in names
     ]
     return GradedTurns(
-        profile=made_up.profile(**{"judge_checks": 94, "judge_wordings": 50, "judge_contexts": 1, **changes}),
+        profile=made_up.profile(**{"judge_checks": 94, "judge_contexts": 1, **changes}),
         dialogues=dialogues,
         memes={m: made_up.meme(m) for m in MEMES},
         annotations=[made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES],
