@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import yaml
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from memecmd_utils import files, library, schemas, statistics
@@ -218,6 +219,7 @@ def relation(pair: schemas.RolePair) -> dict[str, str]:
 
 # --- What a speaker is asked: four phases (Eq. 11-14), and the summary agent (Eq. 16)
 
+Task = Literal["utterance", "summary"]
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
 
@@ -250,7 +252,7 @@ def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[st
 
 
 def _request(
-    task: Literal["utterance", "summary"],
+    task: Task,
     dialogue_id: str,
     turn: int,
     text: str,
@@ -270,9 +272,13 @@ def _request(
             Message(role="user", text=text),
         ],
         sampling=sampling,
-        seed=int(statistics.rng(profile.seed, task, dialogue_id, turn).integers(2**31)),
+        seed=_seed(task, dialogue_id, turn, profile),
         reply_schema=schema,
     )
+
+
+def _seed(task: Task, dialogue_id: str, turn: int, profile: Profile) -> int:
+    return int(statistics.rng(profile.seed, task, dialogue_id, turn).integers(2**31))
 
 
 def _against_loops(profile: Profile, allowed_length: int) -> dict[str, float]:
@@ -322,29 +328,38 @@ def summary_request(
 # --- The dialogues (Eq. 4-6, 15, 17)
 
 
-async def utter(
-    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, glosses: Mapping[str, str]
-) -> schemas.Turn:
-    """u_t = A_t(P_t) (Eq. 15); `NoText` where the model has no usable text."""
-    request = utterance_request(start, earlier, profile)
+async def answer_turn(
+    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
+) -> Answer[str]:
+    """The model's answer to P_t, asked for again while it breaks a rule; no `value` where it has no text."""
     names = (start.name_a, start.name_b)
-
     authored = chat.backend.source == "authored"  # its text stands as it was written, also in quotes
 
     def parse(reply: Reply) -> str:
         text = reply.text if authored else replies.utterance_text(reply, names)
         if not bare(text):
             raise UnusableReply("空的回复")
-        if broken := broken_rules(text, earlier, profile.dialogue.max_utterance_chars, names):
-            raise BrokenRules(text, list(broken), sum(broken.values()))
+        if broken := violations(text, earlier, profile.dialogue.max_utterance_chars, names):
+            raise BrokenRules(text, broken)
         return text
 
-    answer = await chat.ask(request, parse)
+    return await chat.ask(utterance_request(start, earlier, profile), parse)
+
+
+async def utter(
+    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, glosses: Mapping[str, str]
+) -> schemas.Turn:
+    """u_t = A_t(P_t) (Eq. 15), with its English of `glosses`; `NoText` where the model has no usable text."""
+    answer = await answer_turn(start, earlier, chat, profile)
     if answer.value is None:
         raise NoText(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
-    gloss = glosses.get(request.subject, "") if authored else ""
-    about = _about(request, answer, profile, f"utterance_{phase_of(len(earlier) + 1)}")
-    return schemas.Turn(text=answer.value, gloss=gloss, violations=answer.violations, **about)
+    turn = len(earlier) + 1
+    return schemas.Turn(
+        text=answer.value,
+        gloss=glosses.get(f"{start.dialogue_id}/{turn}", ""),
+        violations=answer.violations,
+        **_about("utterance", f"utterance_{phase_of(turn)}", start.dialogue_id, turn, answer, profile),
+    )
 
 
 async def summarise(
@@ -355,18 +370,27 @@ async def summarise(
     speaker = {"A": start.name_a, "B": start.name_b}[speaker_of(turn)]
     request = summary_request(start.dialogue_id, turn, lines_of(start, earlier), speaker, profile)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
-    texts = dict.fromkeys(schemas.SummaryReply.model_fields, "")
-    texts["unscored"] = "" if answer.value is not None else f"{answer.outcome}: {answer.reason}"
     if answer.value is not None:
-        texts |= answer.value.model_dump()
-    return schemas.Summary(**texts, **_about(request, answer, profile, "summary"))
+        texts = answer.value.model_dump()
+    else:
+        texts = dict.fromkeys(schemas.SummaryReply.model_fields, "")
+        texts["unscored"] = f"{answer.outcome}: {answer.reason}"
+    about = _about("summary", "summary", start.dialogue_id, turn, answer, profile)
+    return schemas.Summary(**texts, **about)
 
 
-def _about(request: Request, answer: Answer, profile: Profile, prompt: str) -> dict[str, Any]:
+def _about(
+    task: Task, prompt: str, dialogue_id: str, turn: int, answer: Answer, profile: Profile
+) -> dict[str, Any]:
     """Turn, speaker and provenance of what was said."""
-    turn, digest = int(request.subject.rpartition("/")[2]), prompts.prompt_sha256(*SHARED_PROMPTS, prompt)
-    place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name, "seed": request.seed}
-    return {**place, "source": answer.source, "prompt_sha256": digest}
+    return {
+        "turn": turn,
+        "speaker": speaker_of(turn),
+        "profile": profile.name,
+        "seed": _seed(task, dialogue_id, turn, profile),
+        "source": answer.source,
+        "prompt_sha256": prompts.prompt_sha256(*SHARED_PROMPTS, prompt),
+    }
 
 
 async def talk(
@@ -578,35 +602,27 @@ ROLES = (
 
 
 def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()) -> list[str]:
-    """What is wrong with an utterance after `earlier` ones, in Chinese as it is told to the model."""
-    return list(broken_rules(text, earlier, max_chars, names))
+    """What is wrong with an utterance after `earlier` ones, in Chinese as it is told to the model.
 
-
-def broken_rules(
-    text: str, earlier: Sequence[str], max_chars: int, names: Sequence[str] = ()
-) -> dict[str, int]:
-    """`violations`, each with its weight: of five attempts the one with the least sum is kept.
-
-    Talk about the task is no utterance; what was said before adds nothing; a prefix, an act or a face can be
-    read over; a long sentence or a common beginning is only less good.
+    Of several attempts the one that breaks the fewest rules is kept.
     """
     if not bare(text):
-        return {"空的回复": 5}
-    broken = {}
+        return ["空的回复"]
+    broken = []
     if len(text) > max_chars:
-        broken[f"太长（{len(text)}字，最多{max_chars}字）"] = 1
+        broken.append(f"太长（{len(text)}字，最多{max_chars}字）")
     if prefix := name_prefix(text, names):
-        broken[f"写了人名前缀（{prefix}）"] = 3
-    for name, (weight, pattern) in forbidden_forms().items():
+        broken.append(f"写了人名前缀（{prefix}）")
+    for name, pattern in forbidden_forms().items():
         if match := pattern.search(text):
-            broken[f"{name}（{match[0].strip('，,。！! ')}）"] = weight
+            broken.append(f"{name}（{match[0].strip('，,。！! ')}）")
     begins = bare(text)[:STARTER_CHARS]
     if begins in {bare(other)[:STARTER_CHARS] for other in earlier[-STARTER_WINDOW:]}:
-        broken[f"开头“{begins}”和前面的话一样"] = 1
+        broken.append(f"开头“{begins}”和前面的话一样")
     if any(is_copy(text, other) for other in earlier):
-        broken["重复了前面说过的话"] = 6
+        broken.append("重复了前面说过的话")
     elif run := shared_run(text, [*earlier, *example_lines()]):
-        broken[f"“{run}”前面已经说过"] = 4
+        broken.append(f"“{run}”前面已经说过")
     return broken
 
 
@@ -637,20 +653,14 @@ def example_lines() -> tuple[str, ...]:
 
 
 @cache
-def forbidden_forms() -> dict[str, tuple[int, re.Pattern[str]]]:
-    """Weight and pattern of each rule of `utterance_rules.txt`, by the name that the model is told."""
-    words: dict[str, str] = {}
-    rules: dict[str, tuple[int, list[str]]] = {}
-    for line in (paths.prompts / "utterance_rules.txt").read_text(encoding="utf-8").splitlines():
-        name, assigned, value = line.partition(" = ")
-        if line.startswith("= "):
-            _, weight, rule = line.split(maxsplit=2)
-            rules[rule] = int(weight), []
-        elif assigned and name.isupper():
-            words[name] = value
-        elif line and not line.startswith("#"):
-            rules[rule][1].append(re.sub(r"\{([A-Z_]+)\}", lambda match: words[match[1]], line))
-    return {rule: (weight, re.compile("|".join(lines))) for rule, (weight, lines) in rules.items()}
+def forbidden_forms() -> dict[str, re.Pattern[str]]:
+    """The pattern of each rule of `utterance_rules.yaml`, by the name that the model is told."""
+    table = yaml.safe_load((paths.prompts / "utterance_rules.yaml").read_text(encoding="utf-8"))
+
+    def filled(line: str) -> str:
+        return re.sub(r"\{([A-Z_]+)\}", lambda name: table["words"][name[1]], line)
+
+    return {rule: re.compile("|".join(map(filled, lines))) for rule, lines in table["rules"].items()}
 
 
 def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
