@@ -7,7 +7,7 @@ STRATEGY ?= greedy
 VENV ?= .venv
 PYTHON ?=
 # What users name goes through the environment as it stands: neither make nor the shell reads a name as code.
-NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD DIALOGUES ZIP ENTRY MODEL
+NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD ZIP ENTRY MODEL
 $(foreach name,$(NAMED),$(eval override $(name) := $$(value $(name))))
 export PROFILE SET $(NAMED)
 # Where it is set nothing that Python compiles is kept, and each notebook compiles its imports anew.
@@ -17,7 +17,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 MEMECMD := $(PY) -m memecmd_utils
 
-.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement evaluate-mod leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
+.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
 .DEFAULT_GOAL := help
 
 USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]
@@ -74,10 +74,6 @@ insert-memes: $(READY)
 #+ Fit learned placement on a run's graded memes: [RUN=example GRADES=grades.csv with dialogue_id,turn,meme_id,grade]
 fit-placement: $(READY)
 	@$(MEMECMD) fit-placement --run "$$RUN" -- "$$GRADES"
-
-#+ Measure retrieval on your copy of MOD: MOD=file or folder [RUN=... DIALOGUES=100]
-evaluate-mod: $(READY)
-	@$(MEMECMD) evaluate-mod --run "$$RUN" $(if $(DIALOGUES),--dialogues "$$DIALOGUES") -- "$$MOD"
 
 #+ Score your ranking of memes next to the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
 leaderboard: $(READY)

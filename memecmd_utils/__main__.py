@@ -188,21 +188,6 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None))
 
 
-@cli.command("evaluate-mod")
-@click.argument("source")
-@run_option
-@click.option("--dialogues", type=int)
-@click.pass_obj
-def evaluate_mod(choice: Choice, source: str, run: str, dialogues: int | None) -> None:
-    """Measure retrieval on your copy of MOD: a file or a folder."""
-    from memecmd_utils import benchmark
-
-    if not source:
-        raise files.MemecmdError("name a file or folder of MOD, as in make evaluate-mod MOD=c_val_task2.json")
-    path = Path(source).expanduser()
-    click.echo(benchmark.score_mod(path, choice.profile, choice.settings, run, n_dialogues=dialogues))
-
-
 @cli.command()
 @click.argument("entries", nargs=-1)
 @click.option("--name", default="", help="The entry's name; by default its file's name.")

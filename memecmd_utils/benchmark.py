@@ -7,7 +7,7 @@ back: nothing else of a run is needed to rank memes and to be measured.
 import importlib.util
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import annotation, files, grades, learned, retrieval, runs, statistics
+from memecmd_utils import files, grades, learned, retrieval, runs, statistics
+from memecmd_utils.annotation import releasable
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import Split
 from memecmd_utils.runs import Run
@@ -24,8 +25,6 @@ from memecmd_utils.schemas import Annotation, Dialogue, Meme
 from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import PAPER
 
-RELEVANT = round(2 * grades.FITS)
-"""Score in `qrels` from which a meme fits: scores are twice the graders' mean grade, rounded (0 to 4)."""
 DEPTH = 20
 """Memes of a turn that are measured."""
 MEASURES = ("R@1", "R@5", f"MRR@{DEPTH}", "nDCG@5", "judged@5")
@@ -49,7 +48,7 @@ class BenchmarkError(MemecmdError, ValueError):
 class Benchmark:
     """One split: all that an entry may read, and what it is measured by."""
 
-    split: str
+    name: str
     turns: pd.DataFrame
     """id, dialogue, turn, speaker (who would send the meme), before (what was said: speaker and text), the
     summary (scenario, emotion, motivation: S, E and Psi of Eq. 16), text (the whole chat before the turn) and
@@ -58,13 +57,14 @@ class Benchmark:
     """id, caption, picture (a note on it), s_plus, s_minus, emotion, motivation (Eq. 1), and text: what
     speaks for the meme, all but the caption and S-."""
     judgements: pd.DataFrame
-    """query-id, corpus-id, score, batch (why it was graded: `pool`, `learned`, `user` or `sent`)."""
+    """query-id, corpus-id, score (`grades.relevance` of the graders' mean grade, 0 to 4), batch (why it was
+    graded: `pool`, `learned`, `user` or `sent`)."""
 
     @cached_property
     def qrels(self) -> pd.DataFrame:
         """Judgements at the turns where some judged meme fits: no other tells systems apart."""
         best = self.judgements.groupby("query-id")["score"].transform("max")
-        return self.judgements.loc[best >= RELEVANT, ["query-id", "corpus-id", "score"]]
+        return self.judgements.loc[best >= grades.RELEVANT, ["query-id", "corpus-id", "score"]]
 
     @cached_property
     def relevant(self) -> dict[str, dict[str, int]]:
@@ -82,16 +82,16 @@ def _turn(
     name: str, dialogue: str, turn: int, speaker: str, before: list[dict], summary: Any
 ) -> dict[str, Any]:
     parts = {part: getattr(summary, part, "") for part in ("scenario", "emotion", "motivation")}
-    text = "\n".join(f"{said['speaker']}: {said['text']}" for said in before)
-    context = "\n".join(said["text"] for said in before[-grades.CONTEXT_TURNS :] if said["text"])
+    text = "\n".join(f"{line['speaker']}: {line['text']}" for line in before)
+    context = "\n".join(line["text"] for line in before[-grades.CONTEXT_TURNS :] if line["text"])
     word = re.sub(r"\s+", "_", name)  # as TREC files want ids to be
     row = {"id": word, "dialogue": dialogue, "turn": turn, "speaker": speaker, "before": before}
     return {**row, **parts, "text": text, "context": context}
 
 
-def _meme(meme: Meme, said: Annotation) -> dict[str, Any]:
+def _meme(meme: Meme, annotation: Annotation) -> dict[str, Any]:
     row = {"id": meme.meme_id, "caption": meme.text, "picture": meme.picture_note}
-    row |= {part: getattr(said, part) for part in ("s_plus", "s_minus", "emotion", "motivation")}
+    row |= {part: getattr(annotation, part) for part in ("s_plus", "s_minus", "emotion", "motivation")}
     spoken = (row["picture"], row["s_plus"], row["emotion"], row["motivation"])
     return {**row, "text": "\n".join(filter(None, spoken))}
 
@@ -119,7 +119,7 @@ def build(split: Split) -> Benchmark:
     ]
     known, place = {meme["id"] for meme in memes}, {name: number for number, name in enumerate(ids.values())}
     judged = [
-        (ids[key], meme, int(2 * mean + 0.5), batch)
+        (ids[key], meme, grades.relevance(mean), batch)
         for batch, given in split.grades.items()
         for key, means in grades.mean_grades(given).items() if key in ids
         for meme, mean in means.items() if meme in known
@@ -133,8 +133,12 @@ def build(split: Split) -> Benchmark:
 
 def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
     """Write every split into a folder of its own, and `README.md`, which `datasets` and readers read."""
-    for one in benchmarks:
-        place, turns, memes = folder / one.split, one.turns.to_dict("records"), one.memes.to_dict("records")
+    for split in benchmarks:
+        place, turns, memes = (
+            folder / split.name,
+            split.turns.to_dict("records"),
+            split.memes.to_dict("records"),
+        )
         _write_lines(
             place / "corpus.jsonl",
             [{"_id": m["id"], "title": m["caption"], "text": m["text"], "metadata": m} for m in memes],
@@ -142,11 +146,13 @@ def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
         _write_lines(
             place / "queries.jsonl", [{"_id": t["id"], "text": t["text"], "metadata": t} for t in turns]
         )
-        files.write_text(place / "qrels" / "test.tsv", _tsv(one.qrels))
-        _write_lines(place / "qrels" / "test.jsonl", one.qrels.to_dict("records"))
-        files.write_text(place / "judgements.tsv", _tsv(one.judgements))
+        files.write_text(place / "qrels" / "test.tsv", _tsv(split.qrels))
+        _write_lines(place / "qrels" / "test.jsonl", split.qrels.to_dict("records"))
+        files.write_text(place / "judgements.tsv", _tsv(split.judgements))
     card = files.templates(thousands="{:,}".format).get_template("benchmark_card.md.j2")
-    files.write_text(folder / "README.md", card.render(splits=benchmarks, relevant=RELEVANT, depth=DEPTH))
+    files.write_text(
+        folder / "README.md", card.render(splits=benchmarks, relevant=grades.RELEVANT, depth=DEPTH)
+    )
 
 
 def _tsv(table: pd.DataFrame) -> str:
@@ -178,43 +184,43 @@ def read(folder: Path) -> list[Benchmark]:
 # --- Systems of the package, and entries
 
 
-def package_systems(one: Benchmark, run: Run) -> dict[str, Ranking]:
+def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
     """The caption baseline, and with summaries the paper's score (Eq. 22) and each of its terms alone."""
     profile, encode = run.profile, learned.on_this_machine(run).embedder().encode
-    turns, memes = one.turns.replace("", EMPTY), one.memes.replace("", EMPTY)
+    turns, memes = split.turns.replace("", EMPTY), split.memes.replace("", EMPTY)
     contexts, captions = encode([*turns["context"]], "query"), encode([*memes["caption"]], "document")
     scores = {grades.CAPTION: grades.cosines(contexts, captions, profile.retrieval.centring)}
-    if one.turns["scenario"].any():
+    if split.turns["scenario"].any():
         sides = [[*rows.itertuples(index=False)] for rows in (turns, memes)]
         terms = grades.four_terms(*sides, encode, profile.retrieval.centring)
         scores[PAPER] = retrieval.combine(terms, profile.retrieval.weights)
         scores |= {f"{part} alone": term for part, term in zip(grades.PARTS, terms, strict=True)}
-    return {name: ranked(matrix, one) for name, matrix in scores.items()}
+    return {name: ranked(matrix, split) for name, matrix in scores.items()}
 
 
-def saved_systems(split: Split, one: Benchmark, run: Run) -> dict[str, Ranking]:
+def saved_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
     """The rankings that notebook 04b saved, every turn by what did not see its dialogue."""
     saved = landing.saved_rankings(run, split.name) or landing.saved_rankings(run, grades.EXAMPLE)
-    if saved is None or not {*one.memes["id"]} <= {*saved[1]}:
+    if saved is None or not {*split.memes["id"]} <= {*saved[1]}:
         return {}
     place = {meme: column for column, meme in enumerate(saved[1])}
-    columns = [place[meme] for meme in one.memes["id"]]
-    rows = {who: scores[:, columns] for who, scores in saved[0].items() if len(scores) == len(one.turns)}
-    return {who: ranked(scores, one) for who, scores in rows.items() if who != PAPER}
+    columns = [place[meme] for meme in split.memes["id"]]
+    rows = {who: scores[:, columns] for who, scores in saved[0].items() if len(scores) == len(split.turns)}
+    return {who: ranked(scores, split) for who, scores in rows.items() if who != PAPER}
 
 
-def ranked(scores: np.ndarray, one: Benchmark) -> Ranking:
+def ranked(scores: np.ndarray, split: Benchmark) -> Ranking:
     """The first `DEPTH` memes of every asked turn, from scores of all turns and memes; equal ones by id.
 
     A meme with -inf is not ranked.
     """
-    order, ids = retrieval.order(scores, [*one.memes["id"]])[:, :DEPTH], one.memes["id"].to_numpy()
+    order, ids = retrieval.order(scores, [*split.memes["id"]])[:, :DEPTH], split.memes["id"].to_numpy()
     named = np.isfinite(np.take_along_axis(scores, order, axis=1))
-    rows = zip(one.turns["id"], order, named, strict=True)
-    return {turn: ids[memes[there]].tolist() for turn, memes, there in rows if turn in one.relevant}
+    rows = zip(split.turns["id"], order, named, strict=True)
+    return {turn: ids[memes[there]].tolist() for turn, memes, there in rows if turn in split.relevant}
 
 
-def rank_by_entry(path: Path, one: Benchmark, known: set[str]) -> Ranking | None:
+def rank_by_entry(path: Path, split: Benchmark, known: set[str]) -> Ranking | None:
     """The ranking of an entry; None where a run file has turns of other splits only.
 
     An entry is a TREC run, in which `none` in the place of a meme abstains, or a Python file with
@@ -225,19 +231,19 @@ def rank_by_entry(path: Path, one: Benchmark, known: set[str]) -> Ranking | None
         raise BenchmarkError(
             f"entry {path}: there is no such file (a TREC run, or a .py with rank(turn, memes))"
         )
-    scores = _call(path, one) if path.suffix == ".py" else _read_trec(path, one, known)
+    scores = _call(path, split) if path.suffix == ".py" else _read_trec(path, split, known)
     if scores is None:
         return None
-    if missing := [turn for turn in one.relevant if scores.get(turn) is None]:
-        counts = f"{len(missing):,} of {len(one.relevant):,} turns of split {one.split} have no meme"
+    if missing := [turn for turn in split.relevant if scores.get(turn) is None]:
+        counts = f"{len(missing):,} of {len(split.relevant):,} turns of split {split.name} have no meme"
         raise BenchmarkError(f"entry {path.name}: {counts}: {', '.join(missing[:3])}")
-    asked = ((turn, scores[turn]) for turn in one.relevant)
+    asked = ((turn, scores[turn]) for turn in split.relevant)
     return {turn: sorted(found, key=lambda m: (-found[m], m))[:DEPTH] for turn, found in asked}
 
 
-def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:
+def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:
     """Scores of a TREC run: `query-id Q0 corpus-id rank score tag`, a line a meme, in any order."""
-    memes, mine = set(one.memes["id"]), set(one.turns["id"])
+    memes, mine = set(split.memes["id"]), set(split.turns["id"])
     scores: dict[str, dict[str, float]] = {}
     elsewhere = False
     lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
@@ -261,19 +267,19 @@ def _read_trec(path: Path, one: Benchmark, known: set[str]) -> dict[str, dict[st
     return None if elsewhere and not scores else scores
 
 
-def _call(path: Path, one: Benchmark) -> dict[str, dict[str, float]]:
+def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
     """Scores of a Python file's `rank(turn, memes)`: a number for each meme, the best highest."""
     spec = importlib.util.spec_from_file_location(f"leaderboard_entry_{path.stem}", path)
     module, where = importlib.util.module_from_spec(spec), f"entry {path.name}"
-    memes, scores = tuple(one.memes.itertuples(index=False, name="Meme")), {}
+    memes, scores = tuple(split.memes.itertuples(index=False, name="Meme")), {}
     try:
         spec.loader.exec_module(module)
-        for turn in one.asked.itertuples(index=False, name="Turn"):
+        for turn in split.asked.itertuples(index=False, name="Turn"):
             where = f"entry {path.name}, turn {turn.id}"
             row = np.asarray(module.rank(turn, memes), dtype=np.float64)
             if row.shape != (len(memes),) or not np.isfinite(row).all():
                 raise ValueError(f"{row.size:,} scores for {len(memes):,} memes, or no finite ones")
-            scores[turn.id] = dict(zip(one.memes["id"], row.tolist(), strict=True))
+            scores[turn.id] = dict(zip(split.memes["id"], row.tolist(), strict=True))
     except (Exception, SystemExit) as error:  # a stranger's code
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise BenchmarkError(f"{where}: rank(turn, memes) gives no scores: {text}") from error
@@ -283,60 +289,47 @@ def _call(path: Path, one: Benchmark) -> dict[str, dict[str, float]]:
 # --- The leaderboard
 
 
-def measure(ranking: Ranking, one: Benchmark) -> np.ndarray:
-    """`MEASURES` of a ranking, [asked turns, measures], as trec_eval finds them."""
-    from ir_measures import RR, Judged, Success, iter_calc, nDCG
-
-    # In the order of `MEASURES`. Not by names: the library's parser uses what Python 3.14 no longer has.
-    hit, first = Success(rel=RELEVANT), RR(rel=RELEVANT)
-    theirs = [hit @ 1, hit @ 5, first @ DEPTH, nDCG @ 5, Judged @ 5]
-    rows = {turn: row for row, turn in enumerate(one.asked["id"])}
-    told = {turn: memes for turn, memes in ranking.items() if memes}
-    run = {turn: {meme: DEPTH - rank for rank, meme in enumerate(memes)} for turn, memes in told.items()}
-    values = np.zeros((len(rows), len(MEASURES)))
-    for found in iter_calc(theirs, one.relevant, run):
-        values[rows[found.query_id], theirs.index(found.measure)] = found.value
-    return values
+def measure(ranking: Ranking, split: Benchmark) -> np.ndarray:
+    """`MEASURES` of a ranking, [asked turns, measures]."""
+    return grades.measure(ranking, {turn: split.relevant[turn] for turn in split.asked["id"]})
 
 
-def random_ranking(one: Benchmark, seed: int) -> Ranking:
+def random_ranking(split: Benchmark, seed: int) -> Ranking:
     """The random ranking whose top was graded with the pool of the example."""
-    memes, found = one.memes["id"].to_numpy(), {}
-    for turn in one.asked.itertuples():
-        drawn = statistics.rng(seed, "random ranking", turn.dialogue, turn.turn, 0).permutation(len(memes))
-        found[turn.id] = memes[drawn[:DEPTH]].tolist()
-    return found
+    keys = zip(split.asked["dialogue"], split.asked["turn"], strict=True)
+    order = grades.random_order(keys, len(split.memes), seed)[:, :DEPTH]
+    return dict(zip(split.asked["id"], split.memes["id"].to_numpy()[order].tolist(), strict=True))
 
 
-def table(one: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int) -> pd.DataFrame:
+def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int) -> pd.DataFrame:
     """A row a system (name -> kind and ranking), the best nDCG@5 first, with intervals over dialogues.
 
     The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
     paired by turn; `p Holm` corrects for all systems of the split.
     """
-    measured = {name: measure(ranking, one) for name, (_, ranking) in systems.items()}
-    measured[grades.RANDOM] = measure(random_ranking(one, seed), one)
-    kinds, names = [*(kind for kind, _ in systems.values()), "package"], list(measured)
-    clusters = [*one.asked["dialogue"]]
-    found = statistics.mean(np.stack([measured[name] for name in names], axis=1), clusters)
-    low, high = statistics.interval(found, statistics.SHARE)
-    base = PAPER if PAPER in names else grades.CAPTION
-    gaps = found.minus(statistics.LeftOut(*(part[..., [names.index(base)], :] for part in found)))
-    ends = statistics.interval(gaps)
-    p = statistics.p_value(gaps)
-    ndcg, others = MEASURES.index("nDCG@5"), [i for i, name in enumerate(names) if name != base]
-    out = pd.DataFrame({"split": one.split, "system": names, "kind": kinds})
-    out[[*MEASURES]] = found.value
-    out["nDCG@5 low"], out["nDCG@5 high"], out["minus"] = low[:, ndcg], high[:, ndcg], base
-    for column, values in zip(("", " low", " high"), (gaps.value, *ends), strict=True):
-        out[f"difference{column}"] = pd.Series(values[others, ndcg], others)
-    out["p"] = pd.Series(p[others, ndcg], others)
-    out["p Holm"] = pd.Series(statistics.holm(p[others, ndcg].tolist()), others)
-    answered = [sum(map(bool, ranking.values())) for _, ranking in systems.values()] + [len(clusters)]
-    out["answered"] = np.array(answered) / len(clusters)
-    out["R@1 answered"] = out["R@1"] / out["answered"]
-    out["turns"], out["dialogues"] = len(clusters), len(set(clusters))
-    return out.sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
+    systems = {**systems, grades.RANDOM: ("package", random_ranking(split, seed))}
+    measured = {name: measure(ranking, split) for name, (_, ranking) in systems.items()}
+    base, clusters = PAPER if PAPER in systems else grades.CAPTION, [*split.asked["dialogue"]]
+    ndcg = {name: values[:, grades.NDCG] for name, values in measured.items()}
+    gaps = {
+        name: statistics.EMPTY if name == base else statistics.cluster_mean(ndcg[name] - ndcg[base], clusters)
+        for name in systems
+    }
+    holm = dict(zip(gaps, statistics.holm([gap.p for gap in gaps.values()]), strict=True))
+    rows = []
+    for name, (kind, ranking) in systems.items():
+        means = dict(zip(MEASURES, measured[name].mean(axis=0), strict=True))
+        answered = sum(map(bool, ranking.values())) / len(clusters)
+        rows.append(
+            {
+                "split": split.name, "system": name, "kind": kind, **means,
+                **statistics.cluster_mean(ndcg[name], clusters, statistics.SHARE).columns("nDCG@5"),
+                "minus": base, **gaps[name].columns("difference"), "p": gaps[name].p, "p Holm": holm[name],
+                "answered": answered, "R@1 answered": means["R@1"] / answered if answered else np.nan,
+                "turns": len(clusters), "dialogues": len(set(clusters)),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows).sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
 
 
 def score(
@@ -344,39 +337,34 @@ def score(
     run: Run,
     entries: Sequence[str] = (),
     name: str = "",
-    splits: Sequence[Split] = (),
+    with_saved: bool = False,
 ) -> str:
     """Score the package's systems and `entries` on every split; the best of each as text.
 
     Writes `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote, into the report of
-    `run`. `name` is shown in the place of an entry's file name; `splits` are what learned placement needs.
+    `run`. `name` is shown in the place of an entry's file name; `with_saved` adds `saved_systems`.
     """
-    known = {turn for one in benchmarks for turn in one.turns["id"]}
-    records, tables, text = {split.name: split for split in splits}, [], []
-    for one in benchmarks:
-        if one.relevant:
-            own = package_systems(one, run)
-            if one.split in records:
-                own |= saved_systems(records[one.split], one, run)
-            systems = {each: ("package", ranking) for each, ranking in own.items()}
-            for path in (Path(entry).expanduser() for entry in entries):
-                called, ranking = name or path.stem, rank_by_entry(path, one, known)
-                if called in (*systems, grades.RANDOM):
-                    raise BenchmarkError(
-                        f"entry {path.name}: a system is called {called}; give another NAME="
-                    )
-                if ranking is not None:
-                    systems[called] = ("function" if path.suffix == ".py" else "file", ranking)
-            tables.append(table(one, systems, run.profile.seed))
-            shown = pd.DataFrame(first(tables[-1].to_dict("records"), 12))[[*SHOWN]].round(3)
-            text.append(
-                f"{one.split}: {len(one.asked):,} turns, {len(one.memes):,} memes\n{files.markdown(shown)}"
-            )
+    known = {turn for split in benchmarks for turn in split.turns["id"]}
+    tables, text = [], []
+    for split in benchmarks:
+        if not split.relevant:
+            continue
+        own = package_systems(split, run) | (saved_systems(split, run) if with_saved else {})
+        systems = {system: ("package", ranking) for system, ranking in own.items()}
+        for path in (Path(entry).expanduser() for entry in entries):
+            called, ranking = name or path.stem, rank_by_entry(path, split, known)
+            if called in (*systems, grades.RANDOM):
+                raise BenchmarkError(f"entry {path.name}: a system is called {called}; give another NAME=")
+            if ranking is not None:
+                systems[called] = ("function" if path.suffix == ".py" else "file", ranking)
+        tables.append(table(split, systems, run.profile.seed))
+        shown = files.markdown(pd.DataFrame(first(tables[-1].to_dict("records"), 12))[[*SHOWN]].round(3))
+        text.append(f"{split.name}: {len(split.asked):,} turns, {len(split.memes):,} memes\n{shown}")
     if not tables:
         raise BenchmarkError("no leaderboard: no turn has a graded meme that fits")
-    found = pd.concat(tables, ignore_index=True)
-    run.save_tables(leaderboard=found)
-    rows = json.loads(found.to_json(orient="records", double_precision=6))
+    leaderboard = pd.concat(tables, ignore_index=True)
+    run.save_tables(leaderboard=leaderboard)
+    rows = json.loads(leaderboard.to_json(orient="records", double_precision=6))
     files.write_json(run.report / FILE, {"rows": rows})
     return "\n".join([*text, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])
 
@@ -394,14 +382,14 @@ def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
 
 def score_run(run: Run, entries: Sequence[str] = (), name: str = "", given: Path | None = None) -> str:
     """The leaderboard of a run's grades, or of a user's table of grades (`given`)."""
-    memes, annotations = annotation.releasable(run.load(Meme), run.load(Annotation))
+    memes, annotations = releasable(run.load(Meme), run.load(Annotation))
     splits = grades.splits_of_run(run, run.load(Dialogue), memes, annotations, given)
     if not splits:
         raise BenchmarkError(
             f"run {run.name} has no grades, so no benchmark: GRADES=grades.csv names a file with the columns "
             f"{', '.join(grades.COLUMNS)}"
         )
-    return score([build(split) for split in splits], run, entries, name, splits)
+    return score([build(split) for split in splits], run, entries, name, with_saved=True)
 
 
 def score_release(folder: Path, profile: str, settings: str, entries: Sequence[str], name: str = "") -> str:
@@ -437,30 +425,31 @@ def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, st
         mark = prompts.render("sent_meme", caption=captions.get(number, "")) if number else ""
         return Message(_speaker(message), f"{message.get('txt') or ''}{mark}")
 
-    asked, questions = [], []
+    questions = []
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-        for name, messages in value.items() if isinstance(value, dict) else ():
-            asked += [
-                (f"{name}/{place + 1}", name, [*messages[:place], {**sent, "img_id": None}], sent)
-                for place, sent in enumerate(messages)
-                if place and sent.get("img_id")
-            ]
-        for number, entry in enumerate(value if isinstance(value, list) else (), start=1):
-            # Questions that begin with the same message come from one dialogue.
-            dialogue = json.dumps(entry["history"][0], ensure_ascii=False, sort_keys=True)
-            asked.append((str(number), dialogue, entry["history"], entry["answer"]))
-        for name, dialogue, history, sent in asked:
+        for name, dialogue, history, sent in _mod_entries(json.loads(path.read_text(encoding="utf-8-sig"))):
             if meme := _number(sent.get("img_id")):
                 turns = spoken_turns(Conversation(name, tuple(map(spoken, history))))
                 lines = tuple((turn.speaker, turn.text) for turn in turns[-HISTORY_TURNS:])
-                told = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
-                questions.append((dialogue, told, meme))
+                context = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
+                questions.append((dialogue, context, meme))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BenchmarkError(f"{path} is not a file of MOD: {type(error).__name__}: {error}") from error
     if not questions:
         raise BenchmarkError(f"{path.name} asks for no memes")
     return questions
+
+
+def _mod_entries(value: Any) -> Iterator[tuple[str, str, list[dict], dict]]:
+    """Name, dialogue, history and answer of whatever may be a question."""
+    for name, messages in value.items() if isinstance(value, dict) else ():
+        for place, sent in enumerate(messages):
+            if place and sent.get("img_id"):
+                yield f"{name}/{place + 1}", name, [*messages[:place], {**sent, "img_id": None}], sent
+    for number, entry in enumerate(value if isinstance(value, list) else (), start=1):
+        # Questions that begin with the same message come from one dialogue.
+        dialogue = json.dumps(entry["history"][0], ensure_ascii=False, sort_keys=True)
+        yield str(number), dialogue, entry["history"], entry["answer"]
 
 
 def _speaker(message: Mapping[str, Any]) -> str:
@@ -482,13 +471,11 @@ def score_mod(
     run_name: str = "",
     entries: Sequence[str] = (),
     name: str = "",
-    n_dialogues: int | None = None,
 ) -> str:
     """The leaderboard of a file or folder of MOD, whose pictures are the library of a finished run.
 
     The summary agent is asked by `profile` and `settings`; without one, questions have no summaries and the
-    paper's score is left out. `n_dialogues` of a file are drawn by the run's seed (None: all). Writes
-    `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
+    paper's score is left out. Writes `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
     """
     from memecmd_utils.chats import search
     from memecmd_utils.chats.turns import NoSummaryAgent, summarise
@@ -496,38 +483,34 @@ def score_mod(
     run = search.library_run(run_name, profile, settings)
     asking = search.asking_run(run, profile, settings, "mod")
     memes = {meme.meme_id: meme for meme in run.load(Meme)}
-    usable = [said for said in run.load(Annotation) if said.usable and said.meme_id in memes]
-    corpus = pd.DataFrame([_meme(memes[said.meme_id], said) for said in usable])
+    usable = [a for a in run.load(Annotation) if a.usable and a.meme_id in memes]
+    corpus = pd.DataFrame([_meme(memes[annotation.meme_id], annotation) for annotation in usable])
     # The file's name is the meme's number: `030.jpg` is meme 30.
     ids = {_number(PurePosixPath(meme.origin).stem): meme.meme_id for meme in memes.values()}
     captions = {number: memes[meme].text or memes[meme].picture_note for number, meme in ids.items()}
-    found, notes = [], []
+    splits, notes = [], []
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:
             questions = read_mod(file, captions)
         except BenchmarkError as error:
             notes.append(str(error))
             continue
-        names = [*dict.fromkeys(dialogue for dialogue, _, _ in questions)]
-        drawn = statistics.rng(run.profile.seed, "mod dialogues").permutation(len(names))[:n_dialogues]
-        taken = {names[place] for place in drawn}
-        questions = [question for question in questions if question[0] in taken]
-        contexts = [told for _, told, _ in questions]
         try:
-            summaries = [one.value for one in summarise(contexts, asking, "mod", run.name)]
+            answers = summarise([context for _, context, _ in questions], asking, "mod", run.name)
+            summaries = [answer.value for answer in answers]
         except NoSummaryAgent as error:
             notes.append(f"{file.stem}: the paper's score is left out; {error}")
             summaries = [None] * len(questions)
         turns, judged = [], []
-        for (dialogue, told, meme), summary in zip(questions, summaries, strict=True):
-            before = [{"speaker": speaker, "text": text} for speaker, text in told.lines]
-            turns.append(_turn(told.chat, dialogue, told.turn, told.next_speaker, before, summary))
+        for (dialogue, context, meme), summary in zip(questions, summaries, strict=True):
+            before = [{"speaker": speaker, "text": text} for speaker, text in context.lines]
+            turns.append(_turn(context.chat, dialogue, context.turn, context.next_speaker, before, summary))
             # A meme that the library lacks keeps its number: it is missed.
             judged.append((turns[-1]["id"], ids.get(meme, meme), SENT, "sent"))
-        found.append(Benchmark(file.stem, pd.DataFrame(turns), corpus, _judgements(judged)))
-    if not found:
+        splits.append(Benchmark(file.stem, pd.DataFrame(turns), corpus, _judgements(judged)))
+    if not splits:
         raise BenchmarkError("; ".join(notes) or f"{path} holds no .json file")
-    write(asking.folder / "benchmark", found)
+    write(asking.folder / "benchmark", splits)
     # What is measured is the run's library, under the run's embedder and weights.
     target = replace(run, name=asking.name, folder=asking.folder, report=asking.report)
-    return "\n".join([score(found, target, entries, name), *notes])
+    return "\n".join([score(splits, target, entries, name), *notes])

@@ -446,7 +446,7 @@ def evaluate_run(
     profile, truth = run.profile, data.truth
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
-    systems, differences = grades.tabulate(grades.measure_systems(data), data.known_clusters, data.own)
+    systems, differences = grades.tabulate(grades.measure_systems(data), data.known_clusters)
     by_grades = {
         "placed": grades.placed_table(placements, truth),
         "agreement": grades.agreement_table(truth),

@@ -386,8 +386,6 @@ class GradedTurns:
         # Rows of the turns at which some meme fits, where rankings are measured, and their dialogues.
         self.known = np.flatnonzero(fits(self.grades).any(axis=1))
         self.known_clusters = [self.clusters[row] for row in self.known]
-        # The system that the run places by.
-        self.own = System(self.profile.models.embedder, self.profile.retrieval.centring, FULL)
         self._terms: dict[tuple[str, str], np.ndarray] = {}
 
     def terms(self, embedder: str, centring: str) -> np.ndarray:
@@ -490,14 +488,14 @@ def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
 
 
 # --- Retrieval systems against the grades
-# The measures are defined as in trec_eval, and a test holds them against it. R@K is, as in image-text
-# retrieval, the share of turns with a fitting meme among the top K (trec_eval's success_K): a turn has many.
-# Only what is in the pool was graded. For a system that did not feed it (judged@5 below 1) all measures but
-# bpref are lower bounds, and bpref is none the fairer: a pool of depth 5 holds the misses at the top of the
-# systems that fed it and few of the others, so bpref favours those that did not.
+# R@K is, as in image-text retrieval, the share of turns with a fitting meme among the top K (trec_eval's
+# success_K): a turn has many. Only what is in the pool was graded: for a system that did not feed it
+# (judged@5 below 1) all measures are lower bounds.
 
 
-MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5", "bpref")
+MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
+RELEVANT = int(2 * FITS)
+"""Score from which a meme fits, where rankings are measured."""
 NDCG = MEASURES.index("nDCG@5")
 DEPTH = 5
 PARTS = ("S+", "S-", "E", "Psi")
@@ -524,6 +522,9 @@ class System(NamedTuple):
     uses: str
 
 
+RANDOM_SYSTEM = System("", "", RANDOM)
+
+
 def discounted(grades: np.ndarray) -> np.ndarray:
     """Grades [turns, ranks] over log2(rank + 1), added up: linear gains, as trec_eval has them."""
     return (grades / np.log2(np.arange(grades.shape[1]) + 2)).sum(axis=1)
@@ -541,35 +542,51 @@ def ndcg(best: np.ndarray, grades: np.ndarray) -> np.ndarray:
     return discounted(np.nan_to_num(found)) / ideal_gain(grades)
 
 
-def per_turn(order: np.ndarray, grades: np.ndarray, level: float = FITS) -> np.ndarray:
-    """`MEASURES` of one ranking, [turns, measures]; nan at turns without a graded meme.
+def relevance(mean: float) -> int:
+    """A mean grade as a score of `qrels`, 0 to 4: twice the grade, rounded down, so that `RELEVANT` fits."""
+    return math.floor(2 * mean)
 
-    `order` holds the columns of `grades` [turns, memes], best first. nDCG takes the grades as gains, the
-    others take memes from `level` on as fitting; ungraded memes do not fit, bpref skips them.
+
+def measure(rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]) -> np.ndarray:
+    """`MEASURES` of the rankings of turns, as trec_eval finds them, [turns of `qrels`, measures].
+
+    `qrels`: turn -> meme -> `relevance`. A turn for which nothing is ranked gets 0 in all.
     """
-    ranked = np.take_along_axis(grades, order, axis=1)
-    hit = ranked >= level
-    miss = ~np.isnan(ranked) & ~hit
-    n_hits, n_misses = hit.sum(axis=1), miss.sum(axis=1)
-    # bpref: of the graded memes that do not fit, how many stand before a fitting one; at most as many as fit.
-    above = np.minimum(miss.cumsum(axis=1), n_hits[:, None])
-    bpref = np.where(hit, 1 - above / np.maximum(1, np.minimum(n_hits, n_misses))[:, None], 0).sum(axis=1)
-    columns = {
-        "R@1": hit[:, 0],
-        "R@5": hit[:, :DEPTH].any(axis=1),
-        "MRR": hit.any(axis=1) / (1 + hit.argmax(axis=1)),
-        "nDCG@5": ndcg(order, grades),
-        "judged@5": (~np.isnan(ranked[:, :DEPTH])).mean(axis=1),
-        "bpref": bpref / np.maximum(1, n_hits),
+    from ir_measures import RR, Judged, Success, evaluator, nDCG
+
+    # In the order of `MEASURES`. Not by names: the library's parser uses what Python 3.14 no longer has.
+    hit = Success(rel=RELEVANT)
+    theirs = [hit @ 1, hit @ 5, RR(rel=RELEVANT), nDCG @ 5, Judged @ 5]
+    rows, values = {turn: row for row, turn in enumerate(qrels)}, np.zeros((len(qrels), len(theirs)))
+    run = {
+        turn: {meme: -float(rank) for rank, meme in enumerate(memes)}
+        for turn, memes in rankings.items()
+        if memes
     }
-    measured = np.stack([columns[name] for name in MEASURES], axis=1).astype(float)
-    return np.where(np.isnan(grades).all(axis=1)[:, None], np.nan, measured)
+    for got in evaluator(theirs, qrels).iter_calc(run):
+        values[rows[got.query_id], theirs.index(got.measure)] = got.value
+    return values
 
 
-def random_order(asked: Sequence[Query], n_memes: int, seed: int, draw: int) -> np.ndarray:
-    """One random ranking a turn, [turns, memes]; `draw` numbers independent repetitions."""
-    keys = [(*q.key, draw) for q in asked]
-    return np.array([statistics.rng(seed, "random ranking", *key).permutation(n_memes) for key in keys])
+def per_turn(order: np.ndarray, grades: np.ndarray) -> np.ndarray:
+    """`MEASURES` of one ranking by mean grades, [turns, measures].
+
+    `order` holds the columns of `grades` [turns, memes], best first; nan is ungraded, and does not fit.
+    """
+    hits = fits(np.take_along_axis(grades, order, axis=1))
+    depth = np.maximum(DEPTH, 1 + hits.argmax(axis=1))  # no measure looks below the first meme that fits
+    names, graded = [str(column) for column in range(grades.shape[1])], ~np.isnan(grades)
+    qrels = {
+        str(row): {names[meme]: relevance(grades[row, meme]) for meme in np.flatnonzero(graded[row])}
+        for row in range(len(grades))
+    }
+    best = zip(order.tolist(), depth.tolist(), strict=True)
+    return measure({str(row): [names[m] for m in memes[:n]] for row, (memes, n) in enumerate(best)}, qrels)
+
+
+def random_order(keys: Iterable[Key], n_memes: int, seed: int) -> np.ndarray:
+    """The random ranking whose top was graded, one for each (dialogue, turn), [turns, memes]."""
+    return np.array([statistics.rng(seed, "random ranking", *key, 0).permutation(n_memes) for key in keys])
 
 
 def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
@@ -590,16 +607,16 @@ def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
             found[System(name, centring, FULL)] = data.measure(full)
             found[System(name, centring, CAPTION)] = data.measure(cosines(contexts, captions, centring))
     if found:
-        here = [data.asked[row] for row in data.known]
-        order = random_order(here, len(data.meme_ids), data.profile.seed, 0)
-        found[System("", "", RANDOM)] = per_turn(order, data.grades[data.known])
+        here = [data.keys[row] for row in data.known]
+        order = random_order(here, len(data.meme_ids), data.profile.seed)
+        found[RANDOM_SYSTEM] = per_turn(order, data.grades[data.known])
     return found
 
 
 def tabulate(
-    measured: Mapping[System, np.ndarray], clusters: Sequence[str], own: System
+    measured: Mapping[System, np.ndarray], clusters: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Means of all systems, and paired differences in nDCG@5 to the run's `own` system and to random.
+    """Means of all systems, and paired differences in nDCG@5 to the random ranking that was graded.
 
     With intervals over dialogues, `clusters` [turns]. Columns `SYSTEMS` and `DIFFERENCES`; random is the last
     of the systems.
@@ -610,11 +627,10 @@ def tabulate(
         shown = ["R@1", "nDCG@5"]
         ends = statistics.mean_columns(shown, values[:, [0, NDCG]], clusters, statistics.SHARE)
         rows.append({**system._asdict(), **row, **ends, **sizes})
-        for against, base in (("the full score", own), ([*measured][-1].uses, [*measured][-1])):
-            if system != base:
-                gaps = values[:, NDCG] - measured[base][:, NDCG]
-                row = {**system._asdict(), "minus": against, "measure": "nDCG@5"}
-                differences.append({**row, **statistics.cluster_mean(gaps, clusters).row()})
+        if system.uses != RANDOM:
+            gaps = values[:, NDCG] - measured[RANDOM_SYSTEM][:, NDCG]
+            row = {**system._asdict(), "minus": RANDOM, "measure": "nDCG@5"}
+            differences.append({**row, **statistics.cluster_mean(gaps, clusters).row()})
     return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
 
 
@@ -623,21 +639,17 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
 
     The run's own centring, and the full score with the other one. Differences are `mean [low, high]`.
     """
-    gaps = {
-        (*(row[name] for name in System._fields), row["minus"] == "the full score"): row
-        for row in found["retrieval_differences"]
-    }
+    gaps = {tuple(row[name] for name in System._fields): row for row in found["retrieval_differences"]}
     other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
     rows = []
     for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"]):
         as_run = row["centring"] in ("", profile.retrieval.centring)
         if as_run or row["uses"] == FULL:
-            system = [row[name] for name in System._fields]
-            shown = [gaps.get((*system, to_full)) for to_full in (False, True)]
-            ends = ("–" if gap is None else statistics.format_interval(gap, "mean", 3, "+") for gap in shown)
+            gap = gaps.get(tuple(row[name] for name in System._fields))
+            ends = "–" if gap is None else statistics.format_interval(gap, "mean", 3, "+")
             uses = row["uses"] + ("" if as_run else other)
-            rows.append((row["embedder"] or "–", uses, *(row[name] for name in MEASURES), *ends))
-    columns = ["embedder", "uses", *MEASURES, "nDCG@5 − random", "nDCG@5 − full"]
+            rows.append((row["embedder"] or "–", uses, *(row[name] for name in MEASURES), ends))
+    columns = ["embedder", "uses", *MEASURES, "nDCG@5 − random"]
     return pd.DataFrame(rows, columns=columns)
 
 

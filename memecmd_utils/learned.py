@@ -432,8 +432,8 @@ def choose(corpus: Corpus, rows: np.ndarray) -> tuple[float, float, int]:
             fitted = ridge(corpus.cosines[rest], corpus.gains[rest], PENALTIES, ungraded)
             for (penalty, weights), rank in product(zip(PENALTIES, fitted, strict=True), RANKS):
                 scores = corpus.cosines[here] @ cut_rank(weights, rank).ravel().astype(np.float32)
-                measured = grades.per_turn(retrieval.order(scores, corpus.meme_ids), corpus.grades[here])
-                totals[ungraded, penalty, rank] += measured[:, grades.NDCG].sum()
+                best = retrieval.order(scores, corpus.meme_ids)
+                totals[ungraded, penalty, rank] += grades.ndcg(best, corpus.grades[here]).sum()
     return max(totals, key=totals.__getitem__)
 
 
@@ -451,7 +451,7 @@ def choose_share(corpus: Corpus, rows: np.ndarray, weights: Mapping[int, np.ndar
         scores, liked = corpus.cosines[here] @ weights[number].ravel(), mean_gains(corpus, rows[fit])
         for share in totals:
             best = retrieval.order(scores + share * liked, corpus.meme_ids)
-            totals[share] += grades.per_turn(best, corpus.grades[here])[:, grades.NDCG].sum()
+            totals[share] += grades.ndcg(best, corpus.grades[here]).sum()
     return max(totals, key=totals.__getitem__)
 
 

@@ -110,7 +110,7 @@ class Graded:
         """The first meme of everybody at every turn, [turns]."""
         corpus = self.corpus
         first = {who: retrieval.order(s, corpus.meme_ids)[:, 0] for who, s in self.rankings.items()}
-        drawn = grades.random_order(corpus.asked, len(corpus.meme_ids), corpus.profile.seed, 0)[:, 0]
+        drawn = grades.random_order(corpus.keys, len(corpus.meme_ids), corpus.profile.seed)[:, 0]
         return {**first, GREEDY: first[PAPER], RANDOM: drawn}
 
     @cached_property
