@@ -338,7 +338,7 @@ async def answer_turn(
     def parse(reply: Reply) -> str:
         text = reply.text if authored else replies.utterance_text(reply, names)
         if not bare(text):
-            raise UnusableReply("空的回复")
+            raise UnusableReply("empty reply")
         if broken := violations(text, earlier, profile.dialogue.max_utterance_chars, names):
             raise BrokenRules(text, broken)
         return text

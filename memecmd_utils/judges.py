@@ -178,14 +178,12 @@ def p_yes(reply: Reply) -> float:
         tops = (reply.first_token or {}).items()
         other = max((math.exp(p) for token, p in tops if plain_word(token) not in YES | NO), default=0.0)
         if mass < max(LEAST_MASS, other) - ROUNDING:
-            raise UnusableReply(
-                f"只能回答“是”或“否”，这两种回答的概率合计只有{mass:.2g}，最可能的是“{reply.text[:20]}”"
-            )
+            raise UnusableReply("unsure of yes and no", f"{mass:.2g}", reply.text[:20])
         return yes / mass
     word = plain_word(reply.text)
     if word in YES or word in NO:
         return float(word in YES)
-    raise UnusableReply(f"只能回答“是”或“否”，收到的是“{reply.text[:20]}”")
+    raise UnusableReply("neither yes nor no", reply.text[:20])
 
 
 async def ask_yes_no(pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str) -> list[Scores | str]:
@@ -375,7 +373,7 @@ def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
     """All `n_memes` ratings in order; a missing or doubled number makes the reply unusable."""
     ratings = sorted(replies.structured(reply, RatingsReply).ratings, key=lambda r: r.meme)
     if [r.meme for r in ratings] != list(range(1, n_memes + 1)):
-        raise UnusableReply(f"需要编号1到{n_memes}各一项，收到{[r.meme for r in ratings]}")
+        raise UnusableReply("not the numbers asked for", n_memes, [r.meme for r in ratings])
     return ratings
 
 

@@ -101,7 +101,7 @@ def read_choice(reply: Reply, asked: Request) -> ChoiceReply:
     """The choice in a reply; `UnusableReply` for a number that is none of the candidates'."""
     value, highest = replies.structured(reply, ChoiceReply), len(asked.options)
     if not 0 <= value.number <= highest:
-        raise UnusableReply(f"number 要在 0 到 {highest} 之间")
+        raise UnusableReply("number out of range", highest)
     return value
 
 

@@ -259,7 +259,10 @@ REFUSED = Reply(text="", refusal=True)
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
-    [(REFUSED, "refusal after 5 attempts: the model refused"), ("……", "unusable after 5 attempts: 空的回复")],
+    [
+        (REFUSED, "refusal after 5 attempts: the model refused"),
+        ("……", "unusable after 5 attempts: empty reply"),
+    ],
 )
 def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, reason, tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda r: bad if r.subject == "d2/3" else scripted(r))

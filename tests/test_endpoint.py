@@ -190,7 +190,7 @@ async def _answers(asking: chat.Chat, n: int) -> list:
 
 
 def _no_text() -> None:
-    raise UnusableReply("空的回复")
+    raise UnusableReply("empty reply")
 
 
 def test_a_further_parameter_is_sent_and_is_part_of_the_key() -> None:

@@ -1,7 +1,10 @@
-"""One question to a model: attempts, recordings, readings of replies, prompts, the example's texts."""
+"""One question to a model: when it is asked again and with which words, what is recorded and replayed, what
+is read out of a reply, and that the example's texts and prompts are those that were shipped.
+"""
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from memecmd_utils.llm.types import (
     Answer,
     BrokenRules,
     BudgetReached,
+    EndpointError,
     Message,
     Reply,
     Request,
@@ -44,11 +48,11 @@ def parse(reply: Reply) -> str:
 
 
 def short(reply: Reply) -> str:
-    """A rule like those of utterances: at most three characters."""
+    """Rules like those of utterances: each character after the third breaks one."""
     if not reply.text:
-        raise UnusableReply("空的回复")
+        raise UnusableReply("empty reply")
     if len(reply.text) > 3:
-        raise BrokenRules(reply.text, [f"太长{len(reply.text)}"], weight=len(reply.text))
+        raise BrokenRules(reply.text, [f"太长{n}" for n in range(4, len(reply.text) + 1)])
     return reply.text
 
 
@@ -62,17 +66,49 @@ def ask(backend: ScriptedBackend, folder: Path | None = None, parser=parse, **op
 
 @pytest.mark.parametrize(("repeats", "seeds"), [(False, [100] * 5), (True, [100, 101, 102, 103, 104])])
 def test_twice_unchanged_then_twice_with_the_error_then_unscored(repeats, seeds, tmp_path: Path) -> None:
-    backend = ScriptedBackend([f"不会{n}" for n in range(5)], repeats=repeats)
+    backend = ScriptedBackend([*(f"不会{n}" for n in range(4)), "不会"], repeats=repeats)
     answer = ask(backend, tmp_path)
     asked = backend.requests
     assert [r.seed for r in asked] == seeds, "where a fixed seed brings the same again it moves on"
     assert [r.messages for r in asked[:3]] == [request().messages] * 3
+    told = (
+        "上一次的回复不能用，原因是：\n<<<\n回复不是 JSON 对象\n>>>\n请改正后重新回复，只输出所要求的内容。"
+    )
     for number, later in enumerate(asked[3:], start=2):
-        assert later.messages[1] == Message(role="assistant", text=f"不会{number}")
-        assert later.messages[2].role == "user" and "不是 JSON" in later.messages[2].text
-    assert (answer.outcome, answer.value, answer.raw, answer.attempts) == ("unusable", None, "不会4", 5)
-    again = ask(ScriptedBackend([]), tmp_path, mode="recorded")
-    assert again == answer.model_copy(update={"replayed": True})
+        said, note = Message(role="assistant", text=f"不会{number}"), Message(role="user", text=told)
+        assert later.messages == [*request().messages, said, note]
+    assert (answer.outcome, answer.value, answer.raw, answer.attempts) == ("unusable", None, "不会", 5)
+    assert ask(ScriptedBackend([]), tmp_path, mode="recorded") == answer
+
+
+REASONS = [
+    (UnusableReply("empty reply"), "空的回复", None),
+    (BrokenRules("x", ["太长（30字）", "有 {} 号"]), "太长（30字）；有 {} 号", None),
+    (UnusableReply("not the numbers asked for", 2, [1, 1]), "需要编号1到2各一项，收到[1, 1]", None),
+    ("我觉得 {很开心", "回复被截断", "it breaks off"),
+    ('{"mood": 3}', "JSON 的字段不对：mood: Input should be a valid string",
+     "fields of the JSON object are wrong: mood: Input should be a valid string"),
+    ("\x01", "回复不是 JSON 对象", "it is no JSON object"),
+    (Reply(text="", refusal=True), "拒绝回答", "you refused to answer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "chinese", "english"), REASONS)
+def test_a_model_is_told_in_the_language_of_its_prompt_what_was_wrong(bad, chinese, english) -> None:
+    def read(reply: Reply) -> str:
+        if isinstance(bad, UnusableReply):
+            raise bad
+        return parse(reply)
+
+    for language, reason, nothing in (("", chinese, "（空）"), ("template_", english, "(empty)")):
+        backend = ScriptedBackend(lambda _: "x" if isinstance(bad, UnusableReply) else bad, repeats=True)
+        answer = chat.run(Chat(backend).ask(request(ask_again=f"{language}ask_again"), read))
+        _, said, note = backend.requests[-1].messages
+        assert reason is None or f"\n<<<\n{reason}\n>>>\n" in note.text
+        assert said.text == (answer.raw or nothing)
+        chinese_words = re.search("[一-鿿]", note.text.replace("太长（30字）；有 {} 号", ""))
+        assert bool(chinese_words) == (not language), note.text
+        assert not re.search("[一-鿿]", answer.reason), "nor do English tables show Chinese words"
 
 
 def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
@@ -80,7 +116,11 @@ def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
         ["一二三四五六", "一二三四五", "五四三二一", "", "", "", "", "", "", "一二三四五六七"]
     )
     answer = ask(backend, parser=short)
-    assert (answer.value, answer.outcome, answer.violations) == ("五四三二一", "violations", ["太长5"])
+    assert (answer.value, answer.outcome, answer.violations) == (
+        "五四三二一",
+        "violations",
+        ["太长4", "太长5"],
+    )
 
 
 LOST = [Reply(text=""), Reply(text="", finish_reason="lost"), Reply(text='{"mood": "开'),
@@ -95,6 +135,23 @@ def test_a_reply_that_did_not_arrive_whole_costs_no_attempt_but_comes_to_an_end(
     assert (answer.value, answer.attempts) == ("开心", 2) and len(backend.requests) == 2 * LOST_IN_A_ROW + 2
     always = ScriptedBackend(lambda _: lost)
     assert ask(always).value is None and len(always.requests) == LOST_IN_A_ROW + 5
+
+
+@pytest.mark.parametrize(
+    ("said", "parser", "counted"),
+    [
+        ([GOOD], parse, {}),
+        (["不会", GOOD], parse, {"unusable reply": 1}),
+        (["一二三四", "一二三四", "好"], short, {"broken rule": 2}),
+        ([Reply(text="", refusal=True), GOOD], parse, {"refusal": 1}),
+        ([Reply(text=""), "<html>", "不会", '{"mood', GOOD], parse,
+         {"empty reply": 1, "garbled reply": 1, "unusable reply": 1, "cut reply": 1}),
+    ],
+)  # fmt: skip
+def test_whatever_is_asked_again_is_counted_as_tried_again(said, parser, counted) -> None:
+    asking = Chat(ScriptedBackend(said))
+    chat.run(asking.ask(request(), parser))
+    assert asking.usage.retries == counted and asking.usage.calls == 1 + sum(counted.values())
 
 
 @pytest.mark.parametrize(
@@ -126,22 +183,15 @@ def test_what_is_asked_equals_what_is_replayed_to_the_last_digit(tmp_path: Path)
         return reply.first_token, reply.yes_no
 
     first = ask(ScriptedBackend([Reply(text="是", first_token=tops)]), tmp_path, parser=read).value
-    assert list(first[0].items()) == [
-        ("是", -0.1235),
-        ("不", -2.2),
-        ("Yes", -3.0),
-        ("嗯", -9.0),
-        ("哦", -10.0),
-    ]
+    assert first[0] == {"是": -0.1235, "不": -2.2, "Yes": -3.0, "嗯": -9.0, "哦": -10.0}
     again = ask(ScriptedBackend([]), tmp_path, parser=read, mode="recorded").value
     assert again == first, "the mass of yes and no is that of all alternatives"
 
 
 def test_a_miss_names_the_field_and_how_to_go_live(tmp_path: Path) -> None:
-    store = Recordings("s", [tmp_path], tmp_path)
-    chat.run(Chat(ScriptedBackend([GOOD]), store).ask(request(), parse))
+    ask(ScriptedBackend([GOOD]), tmp_path)
     replay = Chat(ScriptedBackend([]), Recordings("s", [tmp_path]), "recorded")
-    with pytest.raises(RecordingMiss, match=r"messages\[0\]\.text.*第1问.*mode=auto"):
+    with pytest.raises(RecordingMiss, match=r"messages\[0\]\.text.*mode=auto"):
         chat.run(replay.ask(request(2), parse))
     lax = Chat(ScriptedBackend([]), Recordings("s", [tmp_path]), "recorded", strict=False)
     assert chat.run(lax.ask(request(2), parse)).outcome == "unrecorded"
@@ -157,12 +207,10 @@ def test_live_mode_asks_once_although_it_is_recorded_and_its_answer_counts(tmp_p
 
 
 def test_twins_side_by_side_are_asked_once(tmp_path: Path) -> None:
-    backend = ScriptedBackend([GOOD])
-    asking = Chat(backend, Recordings("s", [tmp_path], tmp_path))
-    found = chat.run(asking.side_by_side(asking.ask(request(), parse) for _ in range(4)))
-    assert [a.value for a in found] == ["开心"] * 4
-    assert asking.usage.as_dict()["calls"] == 1 and asking.usage.replayed == 3
-    assert asking.usage.as_dict()["outcomes"] == {"accepted": 4}
+    asking = Chat(ScriptedBackend([GOOD]), Recordings("s", [tmp_path], tmp_path))
+    answers = chat.run(asking.side_by_side(asking.ask(request(), parse) for _ in range(4)))
+    assert [answer.value for answer in answers] == ["开心"] * 4
+    assert (asking.usage.calls, asking.usage.replayed) == (1, 3)
 
 
 # --- side by side -------------------------------------------------------------------------------------
@@ -182,13 +230,14 @@ def test_results_come_in_order_so_many_at_once_drawn_as_places_become_free() -> 
     assert chat.run(asking.side_by_side(map(one, range(20)))) == list(range(20)) and max(most) == 4
 
 
-def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_recorded(tmp_path: Path) -> None:
-    class Slow(ScriptedBackend):
-        async def complete(self, request: Request) -> Reply:
-            reply = await super().complete(request)
-            await asyncio.sleep(0.05)
-            return reply
+class Slow(ScriptedBackend):
+    async def complete(self, request: Request) -> Reply:
+        reply = await super().complete(request)
+        await asyncio.sleep(0.05)
+        return reply
 
+
+def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_recorded(tmp_path: Path) -> None:
     backend = Slow(lambda _: GOOD)
     store = Recordings("s", [tmp_path], tmp_path)
     asking = Chat(backend, store, concurrency=3, budget=Budget(max_calls=4))
@@ -196,6 +245,23 @@ def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_rec
         chat.run(asking.side_by_side([asking.ask(request(n), parse) for n in range(9)]))
     assert len(backend.requests) == 4 == len(store.fresh_keys)
     assert chat.run(asking.side_by_side([asking.ask(request(0), parse)]))[0].value, "the chat goes on"
+
+
+def test_a_fault_ends_what_stands_side_by_side_with_it_and_nothing_else() -> None:
+    fault = EndpointError("no connection")
+    alone = Chat(ScriptedBackend([fault, GOOD]))
+    with pytest.raises(EndpointError):
+        chat.run(alone.ask(request(1), parse))
+    assert chat.run(alone.ask(request(2), parse)).value == "开心", "the server is back"
+
+    async def talk(n: int) -> None:  # as a dialogue asks, whose parts wait for each other
+        await asyncio.gather(asking.ask(request(2 * n), parse), asyncio.sleep(0.1), return_exceptions=True)
+        await asking.ask(request(2 * n + 1), parse)
+
+    asking = Chat(Slow([GOOD, fault, *[GOOD] * 9]), concurrency=2)
+    with pytest.raises(EndpointError):
+        chat.run(asking.side_by_side(map(talk, range(4))))
+    assert len(asking.backend.requests) == 2, "what was under way"
 
 
 def test_run_works_inside_a_running_loop() -> None:
@@ -208,14 +274,13 @@ def test_run_works_inside_a_running_loop() -> None:
     assert chat.run(inner()) == "MainThread" and asyncio.run(notebook()).startswith("memecmd-async")
 
 
-def test_the_bar_says_money_and_trouble(capsys, monkeypatch, tmp_path: Path) -> None:
+def test_the_bar_says_money_and_trouble(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MEMECMD_TERMINAL", str(tmp_path / "tty"))
     replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
     asking = Chat(ScriptedBackend(replies_), budget=Budget(max_usd=9, usd_out=4))
     with Progress(asking, 1, "turns", "turn") as bar:
         chat.run(asking.ask(request(), parse))
         bar.update()
-    assert bar._bar.fp.closed, "a run of many bars leaves no file open"
     shown = (tmp_path / "tty").read_text(encoding="utf-8")
     assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown
 
@@ -226,37 +291,31 @@ def test_the_bar_says_money_and_trouble(capsys, monkeypatch, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        '{"mood": "开心", "score": 85}',
         '好的，这是结果：\n```json\n{"mood": "开心", "score": "85"}\n```\n希望对你有帮助！',
         "{'mood': '开心', 'score': 85,}",
-        "{mood: 开心, score: 85}",
         "{“mood”：“开心”，“score”：85}",
         '{"mood": "开心", // 备注\n "score": 85}',
-        '格式 {"x": 1}，结果 {"mood": "开心", "score": 85}',
-        '初稿 {"mood": "难过", "score": 5}\n改成 {"mood": "开心", "score": 85}',
+        '格式 {"x": 1}，初稿 {"mood": "难过", "score": 5}\n改成 {"mood": "开心", "score": 85}',
         '<think>\n先试试 {"mood": "想", "score": 1}\n</think>\n{"mood": "开心", "score": 85}',
         '{"mood": "开心", "score": 85, "ok": true, "more": [[{}], null]}',
     ],
 )
-def test_the_last_object_that_fits_is_found_in_what_models_write(text: str) -> None:
-    found = replies.structured(Reply(text=text), Mood)
-    assert (found.mood, found.score) == ("开心", 85)
+def test_the_last_object_is_read_out_of_what_models_write(text: str) -> None:
+    assert replies.structured(Reply(text=text), Mood) == Mood(mood="开心", score=85)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("我觉得很开心", "不是 JSON"),
-        ("[]", "不是 JSON"),
-        ('{"score": 3}', "mood"),
-        ('{"mood": "开心", "score": "很高"}', "score"),
-        ('{"mood": "开心", "score": NaN}', "JSON"),
-        ('{"score": 3, "mood": "开心，因为', "截断"),
-        ('{"mood": "开\\u0000心"}', "乱码"),
-        ('{"mood": "\u200b\u202e"}', "空的"),
-        ('{"mood": "' + "哈" * 50_000 + '"}', "太长"),
-        ("{" * 101, "太长"),
-        ("[" * 5000 + "{" * 90, "截断"),
+        ("[]", "no JSON object"),
+        ('{"score": "很高"}', "wrong fields: mood: .*, score: "),
+        ('{"mood": "开心", "score": NaN}', "number without a value"),
+        ('{"score": 3, "mood": "开心，因为', "cut off"),
+        ('{"mood": "开\\u0000心"}', "unreadable text"),
+        ('{"mood": "\u200b\u202e"}', "empty text"),
+        ("{'mood': '开\\n心'}", "repaired text"),
+        ('{"mood": "' + "哈" * 50_000 + '"}', "too long"),
+        ("[" * 5000 + "{" * 90, "cut off"),
     ],
 )
 def test_what_cannot_be_used_says_why(text: str, reason: str) -> None:
@@ -264,15 +323,15 @@ def test_what_cannot_be_used_says_why(text: str, reason: str) -> None:
         replies.structured(Reply(text=text), Mood)
 
 
-@pytest.mark.parametrize("cut", range(1, len('{"mood": "开心", "score": 85}')))
-def test_a_reply_cut_anywhere_is_never_repaired(cut: int) -> None:
-    text = '{"mood": "开心", "score": 85}'[:cut]
-    with pytest.raises(UnusableReply):
-        replies.structured(Reply(text=text, finish_reason="length"), Mood)
+def test_a_reply_cut_anywhere_is_never_repaired() -> None:
+    whole = '{"mood": "开心", "score": 85}'
+    for cut in range(1, len(whole)):
+        with pytest.raises(UnusableReply):
+            replies.structured(Reply(text=whole[:cut], finish_reason="length"), Mood)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line"),
     [
         ("阿橙：“今天好累”", "今天好累"),
         ("\n“真的吗？”他问\n", "“真的吗？”他问"),
@@ -282,8 +341,8 @@ def test_a_reply_cut_anywhere_is_never_repaired(cut: int) -> None:
         ("\u200b\n", ""),
     ],
 )
-def test_the_line_a_speaker_says(text: str, said: str) -> None:
-    assert replies.utterance_text(Reply(text=text), ("阿橙",)) == said
+def test_the_line_a_speaker_says(text: str, line: str) -> None:
+    assert replies.utterance_text(Reply(text=text), ("阿橙",)) == line
 
 
 def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:

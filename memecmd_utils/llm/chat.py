@@ -1,6 +1,13 @@
 """One question to a language model: from the recordings, else asked, parsed, asked again where that helps.
 
 `Chat.ask` takes a `Request` and a parser, and returns an `Answer`. Models are in `authored` and `endpoint`.
+A question is asked again on three levels, each within the next:
+
+    no answer came                   the SDK sends it again       `endpoint.RETRIES`           not counted
+      the answer came broken         asked again unchanged        `LOST_IN_A_ROW` in a row     not counted
+        the reply cannot be used     unchanged, then with why     `ATTEMPTS` in all            counted
+
+All three are in the usage of a run as "tried again".
 """
 
 import asyncio
@@ -42,8 +49,14 @@ ATTEMPTS = 1 + UNCHANGED_RETRIES + 2
 LOST_IN_A_ROW = 5
 """Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
-
-
+UNUSABLE = {
+    "violations": "broken rule",
+    "unusable": "unusable reply",
+    "length": "cut reply",
+    "refusal": "refusal",
+    "filtered": "filtered reply",
+}
+"""Names of attempts without a usable reply, by outcome, in what a run counts as tried again."""
 NOTHING_USABLE = 20
 """Answers of which one at least has to be usable, else the rest would be as these."""
 
@@ -68,6 +81,8 @@ class Chat:
         """
         self.backend, self.recordings, self.mode, self.strict = backend, recordings, mode, strict
         self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), usage or Usage()
+        self._side_by_side = 0
+        """Calls of `side_by_side` under way; `_fault` is the first fault in them, which ends them all."""
         self._fault: BaseException | None = None
         self._asking: dict[str, asyncio.Event] = {}
         """Keys that are asked for at this moment, each with the event of its end."""
@@ -90,7 +105,7 @@ class Chat:
             again = False
             await self._asking[key].wait()
             self._stop_after_fault()
-        if (stored := self._recorded(key, again)) is not None:
+        if (stored := self._on_record(key, again)) is not None:
             return self._replay(stored, parse)
         if self.mode == "recorded" and self.strict:
             why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
@@ -99,16 +114,15 @@ class Chat:
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         if self.mode == "recorded":
-            self.usage.outcomes[UNRECORDED] += 1
             missing = {"outcome": UNRECORDED, "reason": "no recorded answer", "attempts": 0}
-            return Answer(source=self.backend.source, **missing)
+            return self._counted(Answer(source=self.backend.source, **missing))
         self._asking[key] = asyncio.Event()
         try:
             return await self._ask_live(request, parse, form)
         finally:
             self._asking.pop(key).set()
 
-    def _recorded(self, key: str, again: bool) -> dict[str, Any] | None:
+    def _on_record(self, key: str, again: bool) -> dict[str, Any] | None:
         """The recorded value that counts in our mode: where it is asked `again`, an answer only."""
         if self.recordings is None or (self.mode == "live" and key not in self.recordings.fresh_keys):
             return None
@@ -124,6 +138,7 @@ class Chat:
         under way are waited for and recorded, because they are paid for.
         """
         tasks: list[asyncio.Task[T]] = []
+        self._side_by_side += 1
         work, places = iter(work), asyncio.Semaphore(self.concurrency)
 
         async def one(item: Awaitable[T]) -> T:
@@ -151,7 +166,8 @@ class Chat:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._fault = None
+            self._side_by_side -= 1
+            self._fault = self._fault if self._side_by_side else None
             for item in () if inspect.isgenerator(work) else work:
                 item.close()
 
@@ -167,6 +183,9 @@ class Chat:
             _read(answer, reply, parse)
         else:
             answer.outcome, answer.reason = stored["outcome"], stored.get("reason", "")
+        return self._counted(answer)
+
+    def _counted(self, answer: Answer[T]) -> Answer[T]:
         self.usage.outcomes[answer.outcome] += 1
         return answer
 
@@ -178,35 +197,29 @@ class Chat:
         while True:
             reply = await self._send(asked)
             answer, error = self._judge(reply, parse, asked)
-            if answer.outcome == UNRECORDED:  # a batch that has no answer, or none any more
-                best = None
-            why_lost = _lost(reply, error, asked)
+            if answer.outcome == UNRECORDED:  # a batch has no answer, or none any more
+                return self._counted(answer)
+            broken = _lost(reply, error, asked)
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
-            if why_lost and lost < LOST_IN_A_ROW and not self.backend.repeats:
+            if broken and lost < LOST_IN_A_ROW and not self.backend.repeats:
                 lost += 1
-                self.usage.retries[why_lost] += 1
+                self.usage.retries[broken] += 1
                 continue
-            lost = LOST_IN_A_ROW if why_lost else 0
-            # Accepted, then broken rules (fewer and milder first), then no answer at all.
-            weight = 0.0 if answer.outcome == "accepted" else getattr(error, "weight", math.inf)
-            if best is None or weight <= best[0]:
-                best = weight, answer, reply
+            lost = LOST_IN_A_ROW if broken else 0
+            # Accepted, then broken rules (fewer first), then no answer at all.
+            faults = len(answer.violations) if answer.value is not None else math.inf
+            if best is None or faults <= best[0]:
+                best = faults, answer, reply
             if error is None or attempt == ATTEMPTS:
                 break
-            # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
-            moves = self.backend.repeats and request.seed is not None
-            seed, messages = request.seed + attempt if moves else request.seed, request.messages
-            if attempt > UNCHANGED_RETRIES:
-                note = prompts.render(request.ask_again, reason=str(error), fence=prompts.fence)
-                said = Message(role="assistant", text=reply.text or "（空）")
-                messages = [*messages, said, Message(role="user", text=note)]
-            asked = request.model_copy(update={"seed": seed, "messages": messages})
+            self.usage.retries[UNUSABLE[answer.outcome]] += 1
+            asked = self._next_attempt(request, attempt, reply, error)
             attempt += 1
         _, answer, reply = best
         answer.attempts = attempt
-        self.usage.outcomes[answer.outcome] += 1
-        if form is not None and self.recordings is not None and answer.outcome != UNRECORDED:
+        if form is not None and self.recordings is not None:
             self.recordings.put(form, _recorded(answer, reply))
+        self._counted(answer)
         useless = sum(self.usage.outcomes[outcome] for outcome in MODELS_OWN)
         if self.strict and useless == self.usage.outcomes.total() >= NOTHING_USABLE:
             raise EndpointError(
@@ -214,6 +227,20 @@ class Chat:
                 f"{answer.outcome}: {answer.reason}"
             )
         return answer
+
+    def _next_attempt(self, request: Request, attempt: int, reply: Reply, error: UnusableReply) -> Request:
+        """The request of the attempt after number `attempt`, whose `reply` had this `error`."""
+        # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
+        moves = self.backend.repeats and request.seed is not None
+        changed: dict[str, Any] = {"seed": request.seed + attempt} if moves else {}
+        if attempt > UNCHANGED_RETRIES:
+            reason = {"reason": error.reason, "details": error.details}
+            # Above the mark stands what takes the place of an empty reply, in the language of the prompt.
+            told = prompts.render(request.ask_again, fence=prompts.fence, **reason)
+            nothing, _, note = told.partition("\n@user\n")
+            said = Message(role="assistant", text=reply.text or nothing)
+            changed["messages"] = [*request.messages, said, Message(role="user", text=note)]
+        return request.model_copy(update=changed)
 
     async def _send(self, request: Request) -> Reply:
         """One exchange, in a free slot and within the caps. A rate limit keeps its slot, and so slows us."""
@@ -225,8 +252,9 @@ class Chat:
             self.usage.calls += 1
             try:
                 reply = await self.backend.complete(request)
-            except Exception as error:  # also for those whose own work waits for what it has under way
-                self._fault = self._fault or error
+            except Exception as error:
+                if self._side_by_side:  # before its own part ends, which may wait for more under way
+                    self._fault = self._fault or error
                 raise
             self.usage.add(reply, pay(reply))
         if again := self.backend.tried_again:
@@ -244,10 +272,10 @@ class Chat:
             return answer, None
         if reply.refusal:
             answer.outcome, answer.reason = "refusal", "the model refused"
-            return answer, UnusableReply("拒绝回答")
+            return answer, UnusableReply("refused")
         if reply.finish_reason == "content_filter":
             answer.outcome, answer.reason = "filtered", "content filter"
-            return answer, UnusableReply("被过滤")
+            return answer, UnusableReply("filtered")
         error = _read(answer, reply, parse)
         if _is_cut(reply, asked) and answer.outcome == "unusable":
             answer.outcome = "length"
@@ -265,7 +293,7 @@ def _read(answer: Answer[T], reply: Reply, parse: Callable[[Reply], T]) -> Unusa
     """Write into `answer` what `parse` makes of a reply; the error, where that is not as it should be."""
     try:
         if reply.finish_reason == "lost" or garbled(reply.text):
-            raise UnusableReply("文字里有乱码")
+            raise UnusableReply("garbled text")
         answer.value = parse(reply)
     except BrokenRules as error:
         answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations

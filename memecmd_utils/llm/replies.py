@@ -106,70 +106,63 @@ def garbled(text: str) -> bool:
 def structured(reply: Reply, schema: type[T]) -> T:
     """Parse JSON of `schema` out of a reply: code fences and prose around it are fine.
 
-    The last object that fits counts: drafts stand before it. Small faults (a comma too many, other quotes)
-    are repaired, but never in a reply that was cut off: its last text would end anywhere.
+    The last object counts: drafts stand before it. Where none is whole, `json_repair` mends small faults (a
+    comma too many, other quotes), but never in a reply that was cut off: its last text would end anywhere.
     """
     text = said(reply.text)
     if len(text) > MAX_CHARS or text.count("{") > MAX_BRACES:
-        raise UnusableReply("回复太长")
-    cut = reply.finish_reason == "length" or any(text.count(a) > text.count(b) for a, b in ("{}", "[]"))
-    fault: UnusableReply | None = CutReply("回复被截断") if cut else None
-    for value, source in _candidates(text, cut):
-        try:
-            return _checked(value, schema, source)
-        except UnusableReply as error:
-            fault = fault or error
-    raise fault or UnusableReply("回复不是 JSON 对象")
+        raise UnusableReply("too long")
+    if objects := _objects(text):
+        return _checked(objects[-1], schema)
+    if reply.finish_reason == "length" or any(text.count(a) > text.count(b) for a, b in ("{}", "[]")):
+        raise CutReply()
+    value = _checked(_repaired(text), schema)
+    if not all(inner in text for inner in _texts(value.model_dump())):
+        raise UnusableReply("repaired text")
+    return value
 
 
-def _candidates(text: str, cut: bool) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Objects in a text, the last one first; then those of its repair, with the text they were read from."""
-    yield from ((value, None) for value in reversed(list(_objects(text))))
-    start, end = text.find("{"), text.rfind("}") + 1
-    if cut or start < 0:
-        return
-    import json_repair  # only what is no JSON needs it
-
-    try:
-        repaired = json_repair.loads(text[start:end], skip_json_loads=True)
-    except Exception:  # a library of heuristics: whatever stops it, this is no JSON
-        return
-    for value in reversed(repaired if isinstance(repaired, list) else [repaired]):
-        if isinstance(value, dict):
-            yield value, text
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
+def _objects(text: str) -> list[dict[str, Any]]:
     """Whole JSON objects in a text, outermost ones only."""
-    decoder, start = json.JSONDecoder(strict=False), 0
+    decoder, start, objects = json.JSONDecoder(strict=False), 0, []
     while (start := text.find("{", start)) >= 0:
         try:
             value, start = decoder.raw_decode(text, start)
+            objects.append(value)
         except (ValueError, RecursionError):
             start += 1
-        else:
-            yield value
+    return objects
 
 
-def _checked(value: dict[str, Any], schema: type[T], source: str | None) -> T:
-    """The value as `schema` has it; of a repair, every text has to stand in `source` as it is."""
+def _repaired(text: str) -> Any:
+    """What `json_repair` makes of the last object in a text."""
+    import json_repair  # only what is no JSON needs it
+
+    try:
+        value = json_repair.loads(text[text.index("{") : text.rindex("}") + 1], skip_json_loads=True)
+    except Exception as error:  # a library of heuristics: whatever stops it, this is no JSON
+        raise UnusableReply("no JSON object") from error
+    return value[-1] if isinstance(value, list) and value else value
+
+
+def _checked(value: Any, schema: type[T]) -> T:
+    if not isinstance(value, dict):
+        raise UnusableReply("no JSON object")
     try:
         model = schema.model_validate(value)
         values = model.model_dump()
         json.dumps(values, allow_nan=False)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)[:4]
-        fields = ", ".join(".".join(map(str, fault["loc"])) + ": " + fault["msg"] for fault in faults)
-        raise UnusableReply(f"JSON 的字段不对：{fields}") from error
+        fields = (".".join(map(str, fault["loc"])) + ": " + fault["msg"] for fault in faults)
+        raise UnusableReply("wrong fields", ", ".join(fields)) from error
     except ValueError as error:
-        raise UnusableReply("JSON 的字段不对：数字太大或不是数字") from error
+        raise UnusableReply("number without a value") from error
     for text in _texts(values):
         if UNWRITABLE.search(text):
-            raise UnusableReply("文字里有乱码或控制字符")
+            raise UnusableReply("unreadable text")
         if text and not _visible(text):
-            raise UnusableReply("空的文字")
-        if source is not None and text not in source:
-            raise UnusableReply("JSON 的引号或逗号不对")
+            raise UnusableReply("empty text")
     return model
 
 
@@ -187,7 +180,7 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
     A line that the token limit cut off is unusable: it ends in mid-sentence.
     """
     if len(reply.text) > MAX_CHARS:
-        raise UnusableReply("回复太长")
+        raise UnusableReply("too long")
     label = re.compile(r"(?:{})\s*[:：]\s*".format("|".join(map(re.escape, (*names, "A", "B", "甲", "乙")))))
     for line in said(reply.text).splitlines(keepends=True):
         text = _unquoted(line.strip())
@@ -197,9 +190,9 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
         if not _visible(text) or text.startswith("```"):
             continue
         if reply.finish_reason == "length" and line.splitlines() == [line]:  # no line break after it
-            raise CutReply("回复被截断")
+            raise CutReply()
         if UNWRITABLE.search(text):
-            raise UnusableReply("文字里有乱码或控制字符")
+            raise UnusableReply("unreadable text")
         return text
     return ""
 

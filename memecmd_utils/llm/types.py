@@ -77,7 +77,7 @@ class Request(BaseModel):
     options: list[str] = []
     """Ids of what the numbers of an answer stand for; the texts that the model sees are in the messages."""
     ask_again: str = "ask_again"
-    """Prompt file of the note after an unusable reply, in the language of the prompt; no part of the key."""
+    """Prompt file with the words for an unusable reply, in the language of the prompt; no part of the key."""
 
     def normal_form(
         self, model: ModelId, dropped: Collection[str] = (), added: Mapping[str, Any] | None = None
@@ -157,24 +157,33 @@ class Answer(BaseModel, Generic[T]):
 
 
 class UnusableReply(ValueError):
-    """Raised by a parser: this reply cannot be used, the text says why (the model is shown it)."""
+    """Raised by a parser: this reply cannot be used.
+
+    `reason` is a short name for why. Its words for the model stand in the prompt file `Request.ask_again`, in
+    the language of the prompt, with a gap for each of the `details`.
+    """
+
+    def __init__(self, reason: str, *details: object) -> None:
+        super().__init__(": ".join([reason, ", ".join(map(str, details))]) if details else reason)
+        self.reason, self.details = reason, details
 
 
 class CutReply(UnusableReply):
     """Raised by a parser: the reply breaks off, in whatever way the server says so or does not."""
 
+    def __init__(self) -> None:
+        super().__init__("cut off")
+
 
 class BrokenRules(UnusableReply):
     """Raised by a parser of utterances: usable at need, but it breaks the named rules.
 
-    Of several attempts the one of the least `weight` is kept; without one every rule weighs the same.
+    Of several attempts the one that breaks the fewest is kept.
     """
 
-    def __init__(self, value: Any, violations: list[str], weight: int | None = None) -> None:
-        super().__init__("；".join(violations))
-        self.value = value
-        self.violations = violations
-        self.weight = len(violations) if weight is None else weight
+    def __init__(self, value: Any, violations: list[str]) -> None:
+        super().__init__("broken rules", "；".join(violations))
+        self.value, self.violations = value, violations
 
 
 class BudgetReached(MemecmdError, RuntimeError):
