@@ -2,13 +2,14 @@
 SHELL := /bin/sh
 PROFILE ?= example
 SET ?=
-MODEL ?= qwen2.5-coder-1.5b
-STRATEGY ?= greedy
 VENV ?= .venv
 PYTHON ?=
-# What users name goes through the environment as it stands: neither make nor the shell reads a name as code.
+# What users name is taken from make's own words alone: WSL exports NAME, zip reads ZIP, other tools read MODEL or
+# RELEASE. It goes through the environment as it stands: neither make nor the shell reads a name as code.
 NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD ZIP ENTRY MODEL
-$(foreach name,$(NAMED),$(eval override $(name) := $$(value $(name))))
+WITHOUT_MODEL := qwen2.5-coder-1.5b
+WITHOUT_STRATEGY := greedy
+$(foreach name,$(NAMED),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)),$$(WITHOUT_$(name)))))
 export PROFILE SET $(NAMED)
 # Where it is set nothing that Python compiles is kept, and each notebook compiles its imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -131,11 +132,11 @@ SOURCES := jieba jsonpath-rw rouge-score
 ON_ARM := pytrec-eval-terrier
 #+ Check that every package of the lock has a wheel on Linux and macOS for Python 3.11 to 3.14; nothing is installed
 wheels: $(READY)
-	@set -e; for platform in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu aarch64-apple-darwin; do \
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; for platform in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu aarch64-apple-darwin; do \
 	  sources="$(SOURCES)"; [ $$platform != aarch64-unknown-linux-gnu ] || sources="$$sources $(ON_ARM)"; \
 	  for python in 3.11 3.12 3.13 3.14; do \
 	    MACOSX_DEPLOYMENT_TARGET=14.0 $(VENV)/bin/uv pip install -q --dry-run --only-binary :all: $$(printf -- '--no-binary %s ' $$sources) \
-	      --python-platform $$platform --python-version $$python --target nowhere -r requirements.lock; \
+	      --python-platform $$platform --python-version $$python --target "$$folder" -r requirements.lock; \
 	    echo "$$platform, Python $$python: a wheel for everything"; done; done
 
 #+ Remove outputs and counts from the notebooks, keep cell tags

@@ -34,9 +34,12 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def make(folder: Path, *arguments: str, first_on_path: Path | None = None) -> subprocess.CompletedProcess:
+def make(
+    folder: Path, *arguments: str, first_on_path: Path | None = None, **more: str
+) -> subprocess.CompletedProcess:
     left_out = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "SET", "PYTHON", "VENV", "MODEL"}
-    environment = {key: value for key, value in os.environ.items() if key not in left_out} | {"LC_ALL": "C"}
+    environment = {key: value for key, value in os.environ.items() if key not in left_out}
+    environment |= {"LC_ALL": "C", **more}
     if first_on_path is not None:
         environment["PATH"] = f"{first_on_path}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
@@ -147,3 +150,26 @@ def test_what_a_user_names_is_no_code(checkout: Path, name: str) -> None:
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and lines[0] == name and lines[-3:] == ["--", name, "o.csv"], done.stderr
     assert not (checkout / "boom").exists()
+
+
+TOOLS = {
+    "NAME": "DESKTOP-7Q2",
+    "ZIP": "-r",
+    "MODEL": "gpt-5",
+    "RELEASE": "22.04",
+    "OUT": "build",
+    "STRATEGY": "x",
+}
+"""What WSL, zip and other tools export under names that targets take."""
+
+
+def test_names_come_from_make_s_own_words_and_not_from_the_environment(checkout: Path) -> None:
+    script(checkout / ".venv/bin/python", '#!/bin/sh\necho "[$NAME$ZIP$RELEASE$STRATEGY] $*"\n')
+    (checkout / ".venv/.ready").touch()
+    ready = ("VENV=.venv", "-o", ".venv/.ready")
+    shown = make(checkout, "leaderboard", "ENTRY=my.trec", *ready, **TOOLS).stdout
+    assert "[greedy] -m memecmd_utils leaderboard --name  --run  " in shown
+    assert "--name mine " in make(checkout, "leaderboard", "NAME=mine", *ready, **TOOLS).stdout
+    assert " fetch local-llm -- qwen2.5-coder-1.5b" in make(checkout, "local-llm", *ready, **TOOLS).stdout
+    assert "verify -- \n" in make(checkout, "verify", *ready, **TOOLS).stdout
+    assert "fetch library -- \n" in make(checkout, "library-sources", *ready, **TOOLS).stdout
