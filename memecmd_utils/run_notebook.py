@@ -4,7 +4,6 @@ papermill only warns of an unknown parameter, saves a notebook that timed out as
 `sys.exit(0)` for success. Here each of these fails, and the executed notebook appears only after a full run.
 """
 
-import ast
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,42 +41,23 @@ class NotebookFailed(MemecmdError, RuntimeError):
 # --- Which notebooks are out of date
 
 
-@cache
-def _imports() -> Any:
-    """Which module of the package imports which."""
-    import grimp
+def newest_file() -> int:
+    """When the package or its data last changed: the time of their newest file in ns, without git.
 
-    graph = grimp.build_graph("memecmd_utils", cache_dir=None, exclude_type_checking_imports=True)
-    # An import inside a function serves those who call it: a run opens models, a panel reads a pasted chat.
-    for importer in sorted(graph.modules):
-        text = _file(importer).read_text(encoding="utf-8").split("\n")
-        for imported in sorted(graph.find_modules_directly_imported_by(importer)):
-            lines = graph.get_import_details(importer=importer, imported=imported)
-            if lines and all(text[line["line_number"] - 1].startswith(" ") for line in lines):
-                graph.remove_import(importer=importer, imported=imported)
-    return graph
-
-
-def _file(module: str) -> Path:
-    place = (paths.root / "memecmd_utils").joinpath(*module.split(".")[1:])
-    return path if (path := place.with_suffix(".py")).exists() else place / "__init__.py"
+    Left out are what runs and users write (`raw`, `interim`, `processed`), profiles, of which a run has a
+    copy of its own, and what Python, editors and file managers put beside the files.
+    """
+    left_out = {paths.raw, paths.interim, paths.processed, paths.profiles}
+    newest = 0
+    for top in (Path(__file__).parent, *(set(paths.data.iterdir()) - left_out)):
+        for path in (top, *top.rglob("*")):
+            names = path.relative_to(top.parent).parts
+            if path.is_file() and not any(fnmatch(name, other) for name in names for other in NO_SOURCES):
+                newest = max(newest, path.stat().st_mtime_ns)
+    return newest
 
 
-def files_of(notebook: Path) -> list[Path]:
-    """The package's files that a notebook reaches by its imports, with their prompts and HTML templates."""
-    graph, found = _imports(), set()
-    cells = nbformat.read(notebook, as_version=4).cells
-    for node in ast.walk(ast.parse("\n".join(cell.source for cell in cells if cell.cell_type == "code"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("memecmd_utils"):
-            names = {node.module, *(f"{node.module}.{name.name}" for name in node.names)} & graph.modules
-            found |= names.union(*(graph.find_upstream_modules(name) for name in names))
-    package = paths.root / "memecmd_utils"
-    files = [_file(module) for module in sorted(found)]
-    text = "".join(file.read_text(encoding="utf-8") for file in files)
-    drawn = [path for path in sorted(package.glob("html/*.j2")) if path.name in text]
-    second = any("template_memes" in module for module in found)
-    asked = [p for p in sorted(package.glob("prompts/*.*")) if p.name.startswith("template_") == second]
-    return [*files, *drawn, *asked]
+NO_SOURCES = (".*", "__pycache__", "*.pyc", "*~", "#*#", "Thumbs.db", "desktop.ini")
 
 
 def outside_inputs(profile: Profile) -> dict[str, list[int]]:
@@ -110,19 +91,26 @@ def note_inputs(run: Run) -> None:
 
 
 def out_of_date(run: Run, templates: bool = False) -> list[str]:
-    """The stages that have to run, in order: those older than what they read, and all that follow them."""
-    corpus = [path for folder in ("example", "paper") for path in (paths.data / folder).rglob("*")]
-    always = [run.folder / RESOLVED, run.folder / INPUTS, *(path for path in corpus if path.is_file())]
+    """The stages that have to run, in order.
+
+    One rule: an executed notebook is out of date where it is older than the newest file of the package and
+    its data, than its source, than the run's profile and inputs, or than an executed notebook before it.
+    """
+    always = max(newest_file(), *(time_of(run.folder / name) for name in (RESOLVED, INPUTS)))
     stale: list[str] = []
     for name, stage in STAGES.items():
         if stage.templates != templates:
             continue
-        notebook, done = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
-        made = done.stat().st_mtime_ns if done.is_file() else 0
-        newer = (p for p in (notebook, *files_of(notebook), *always) if p.stat().st_mtime_ns > made)
-        if not set(stage.after).isdisjoint(stale) or any(newer):
+        before = [time_of(run.report / f"{other}.ipynb") for other in stage.after]
+        read = max(always, time_of(paths.notebooks / f"{name}.ipynb"), *before)
+        if time_of(run.report / f"{name}.ipynb") < read or not set(stage.after).isdisjoint(stale):
             stale.append(name)
     return stale
+
+
+def time_of(path: Path) -> int:
+    """When a file was written, in ns; 0 where there is none."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 # --- All of them

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,9 @@ def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.
     later = time.time() + 100
     os.utime(paths.notebooks / "two.ipynb", (later, later))
     assert run_notebook.out_of_date(run) == ["two"]
-    os.utime(run.folder / "profile.yaml", (later, later))
+    os.utime(run.report / "one.ipynb", (later, later))
+    assert run_notebook.out_of_date(run) == ["two", "three"], "a notebook before it ran anew"
+    os.utime(run.folder / "profile.yaml", (later + 1, later + 1))
     assert run_notebook.out_of_date(run) == ["one", "two", "three"]
     page = (run.report / "two.html").read_text(encoding="utf-8")
     tags = [cell.metadata.get("tags", []) for cell in executed.cells]
@@ -125,17 +128,28 @@ def test_an_exercise_is_text_and_a_formula_is_mathml(run: runs.Run) -> None:
     assert not re.search(r"<script[^>]* src=|<link[^>]* href=.http", page)
 
 
-def test_a_change_runs_only_the_notebooks_that_reach_it() -> None:
-    def reached(name: str) -> set[str]:
-        found = run_notebook.files_of(paths.notebooks / f"{name}.ipynb")
-        return {path.relative_to(paths.root / "memecmd_utils").as_posix() for path in found}
+READ = ("html/page.css.j2", "html/lesson_page/x.html.j2", "prompts/a.j2", "llm/chat.py", "README.md")
+LEFT_OUT = ("__pycache__/chat.cpython-311.pyc", "llm/.chat.py.swp", ".ipynb_checkpoints/a.py", "llm/chat.py~")
+DATA = ("local_models.yaml", "example/recordings/a.jsonl.gz", "paper/table.csv")
+NO_DATA = ("profiles/other.yaml", "raw/a/b", "interim/a", "processed/other/memes.parquet", ".DS_Store")
 
-    retrieval, templates = reached("04_retrieval"), reached("07b_templates_with_data")
-    assert {"runs.py", "settings.py", "schemas.py"} <= retrieval & templates
-    assert not any(path.startswith("template_memes/") for path in retrieval)
-    assert "prompts/choice.j2" in retrieval and "llm/chat.py" not in reached("05b_studies")
-    assert "prompts/summary.j2" in reached("03_dialogue_generation")
-    assert "prompts/summary.j2" not in templates and "prompts/template_gpt4o.j2" in templates
+
+def test_the_newest_file_is_one_of_the_package_or_its_data(tmp_path: Path, monkeypatch) -> None:
+    """Whatever a stage may read counts; what runs, users, Python and editors write beside it does not."""
+    monkeypatch.setattr(run_notebook, "__file__", str(tmp_path / "memecmd_utils" / "run_notebook.py"))
+    for name in ("data", "raw", "interim", "processed", "profiles"):
+        monkeypatch.setattr(paths, name, tmp_path / "data" / (name if name != "data" else ""))
+    files = [tmp_path / "memecmd_utils" / name for name in (*READ, *LEFT_OUT)]
+    files += [tmp_path / "data" / name for name in (*DATA, *NO_DATA)]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.utime(file, ns=(10, 10))
+    for file in files:
+        os.utime(file, ns=(20, 20))
+        counts = str(file).endswith((*READ, *DATA))
+        assert run_notebook.newest_file() == (20 if counts else 10), file
+        os.utime(file, ns=(10, 10))
 
 
 def test_new_pictures_and_ratings_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,15 +168,22 @@ def test_new_pictures_and_ratings_are_noticed(tmp_path: Path, monkeypatch: pytes
     assert one[str(pictures)][:2] == [1, 3] and two[str(pictures)][:2] == [2, 6] and len(two) == 2
 
 
-def test_a_second_process_waits_for_the_run(tmp_path: Path) -> None:
-    import filelock
+def test_a_second_process_says_that_it_waits_and_then_goes_on(tmp_path: Path, capsys) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with run_notebook.held(tmp_path / "run"):
+            order.append("second")
 
     with run_notebook.held(tmp_path / "run"):
-        other = filelock.FileLock(tmp_path / "run" / ".lock", is_singleton=False)
-        with pytest.raises(filelock.Timeout):
-            other.acquire(timeout=0)
-    with run_notebook.held(tmp_path / "run"):
-        pass
+        other = threading.Thread(target=second)
+        other.start()
+        shown = ""
+        while "waiting" not in shown:
+            shown += capsys.readouterr().err
+        order.append("first")
+    other.join(timeout=60)
+    assert shown.startswith("run run is being made by another process") and order == ["first", "second"]
 
 
 # --- The site
