@@ -1,14 +1,8 @@
-"""The notebooks as lessons: exercises with solutions that fit the notebook and stay folded away.
-
-Running every solution takes minutes, so it is done on demand, after `make reproduce`:
-
-    MEMECMD_RUN_SOLUTIONS=1 pytest tests/test_lessons.py
-"""
+"""The notebooks as lessons: exercises with solutions that fit the notebook, stay folded away, and run."""
 
 import ast
 import builtins
 import importlib
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -245,20 +239,16 @@ def test_a_term_of_the_glossary_is_in_its_notebook(row: list[str]) -> None:
     assert [part for part in term.lower().replace("$", "").split(", ") if part not in words] == []
 
 
-# --- on demand: every solution runs ---------------------------------------------------------------------
+# --- every solution runs ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkout(tmp_path, monkeypatch, finished):
     """A checkout of its own that reads the finished example run of this one."""
-    if os.environ.get("MEMECMD_RUN_SOLUTIONS") != "1":
-        pytest.skip("takes minutes: set MEMECMD_RUN_SOLUTIONS=1 to run every solution")
-    finished = paths.processed / "example"
-    assert (finished / "release").is_dir(), "run `make reproduce` first"
     root = tmp_path / "checkout"
     (root / "data" / "processed").mkdir(parents=True)
     link_project(root)
-    (root / "data" / "processed" / "example").symlink_to(finished)
+    (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
     monkeypatch.setenv("MEMECMD_ROOT", str(root))
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
