@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from memecmd_utils import annotation, files, judges, models, runs, schemas
+from memecmd_utils import annotation, files, judges, runs, schemas
 from memecmd_utils.files import MemecmdError, StageOutputError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.endpoint import OpenAIBackend, read_reply
@@ -43,14 +43,14 @@ def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) 
                 unanswered[key] = request
             return Reply(text="no recorded answer", finish_reason=UNRECORDED)
 
-        with models.open_chat(asking, role, name, number) as chat:
+        with runs.Run.chat(asking, role, name, number) as chat:
             model, chat.backend.complete = chat.backend, complete
-            chat.budget = Budget(models.spent(run), name, None, None, *half)
+            chat.budget = Budget(runs.spent(run), name, None, None, *half)
             yield chat
 
     memes = {meme.meme_id: meme for meme in run.load(schemas.Meme)}
     with TemporaryDirectory() as scratch, suppress(StageOutputError):  # as nothing may be answered yet
-        asking = replace(run, folder=Path(scratch), fallback=run.folder)
+        asking = replace(run, folder=Path(scratch), read_also=run.folder)
         asking.chat = batch_chat
         if stage == "annotation":
             folder = run.read("memes.parquet").parent

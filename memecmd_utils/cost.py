@@ -1,169 +1,123 @@
 """What a profile will ask for before it runs (calls, tokens, money, hours), and what a run wrote and used."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import annotation, evaluation, judges, retrieval, runs, schemas
-from memecmd_utils.dialogue import (
-    lines_of,
-    load_own,
-    relation,
-    sizes,
-    speaker_of,
-    summary_request,
-    utterance_request,
-)
+from memecmd_utils import evaluation, retrieval, runs, schemas
+from memecmd_utils.dialogue import load_own, sizes
 from memecmd_utils.files import paths
-from memecmd_utils.library import example_memes
-from memecmd_utils.llm import prompts, spending
+from memecmd_utils.library import find_candidates
+from memecmd_utils.llm import spending
 from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.llm.spending import Spent, estimate_row
-from memecmd_utils.llm.types import Request
-from memecmd_utils.settings import Endpoint, Judge, Profile
+from memecmd_utils.runs import Role
+from memecmd_utils.settings import Judge, Profile
 
-TYPICAL_UTTERANCE = "这事儿我跟你说没那么简单啊"
-MEME = schemas.Meme(
-    meme_id="m", file="m.png", text="这班谁爱上谁上", text_source="ocr", picture_note="一只猫趴在桌上",
-    origin="x", sha256="0", phash="0", width=1, height=1, source="estimate",
-)  # fmt: skip
-PAIR = schemas.RolePair(
-    pair_id="R00", role_a="甲", role_b="乙", intimacy="close", dominance="equal",
-    age_relation="same_age", primary_scenario="life", source="estimate",
-)  # fmt: skip
-START = schemas.ColdStart(
-    dialogue_id="estimate", kind="news", ref="x", title="题" * 18, name_a="甲", name_b="乙",
-    context="文" * 200, brief="题" * 40, source="estimate",
-)  # fmt: skip
-REPLY_TOKENS = {
-    "annotation": 160,
-    "scenario": 120,
-    "utterance": 18,
-    "summary": 110,
-    "choice": 50,
-    "rating": 60,
+
+class Tokens(NamedTuple):
+    """Tokens of a request: read, read more for each turn of the chat in it, and written in answer."""
+
+    read: float
+    of_turn: float
+    written: float
+
+
+TOKENS = {
+    "annotation": Tokens(860, 0, 175),
+    "scenario": Tokens(125, 0, 114),
+    "utterance": Tokens(1006, 9.4, 13),
+    "summary": Tokens(837, 16.5, 92),
+    "choice": Tokens(1125, 0, 50),
+    "rating": Tokens(248, 22.6, 54),
+    "yes_no": Tokens(182, 6.3, 1),
 }
-
-
-CHOICE_SYSTEM, OPTION = 450, 32
-"""Characters of what the chooser is told, of a candidate's caption with its note, and of an annotation."""
+"""By task, without pictures: means over the example's own prompts and texts (200 memes, 846 turns, 799
+summaries, 442 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`.
+An annotation is one of a model that sees and is asked for unsafe memes; a choice is one of 20 captions; a
+rating reads a transcript, and is answered so much for each meme."""
+SHARED = 0.3
+"""Part of a yes/no question that a local judge reads anew: its pair differs in the last line only."""
 
 
 # --- before a run -------------------------------------------------------------------------------------
 
 
-def _tokens(request: Request, profile: Profile, endpoint: Endpoint) -> float:
-    """Tokens of a request with its pictures."""
-    characters = sum(len(message.text) for message in request.messages)
-    pictures = spending.pictures_of(request) * spending.tokens_per_image(endpoint)
-    return characters * profile.models.tokens_per_character + pictures
-
-
 def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     """Estimate a run over `n_memes` memes: a row (`spending.estimate_row`) for each task of a stage.
 
-    Prompts are rendered with text of typical length; tokens are characters times `tokens_per_character`,
-    images by rule. No call is made, and what is already recorded is not looked at.
+    Calls by the profile's sizes, tokens by `TOKENS`, pictures by what their endpoint counts for one. What is
+    already recorded is not looked at.
     """
-    models, endpoints = profile.models, profile.models.endpoints
-    generator, annotator = endpoints.generator, endpoints.annotator or endpoints.generator
     n_news, n_role = sizes(profile)
     own, n_turns = load_own(profile), profile.dialogue.n_turns
     n_written, n_dialogues = n_news + n_role, n_news + n_role + len(own)
-
-    def row(stage: str, task: str, calls: int, t_in: float, **whom: Any) -> dict[str, Any]:
-        asked = {"llm": models.llm, "endpoint": generator, **whom}
-        written = calls * REPLY_TOKENS[task]
-        return estimate_row(stage, profile, calls=calls, t_in=t_in, t_out=written, **asked)
-
-    def length(build: Callable[..., Request], first: int) -> float:
-        """Tokens of the prompts for all turns of a dialogue."""
-        earlier = [[TYPICAL_UTTERANCE] * (turn - 1) for turn in range(first, n_turns + 1)]
-        return sum(_tokens(build(START, texts, profile), profile, generator) for texts in earlier)
-
-    sees = (lambda _: "") if annotator.vision and models.llm == "openai" else None
-    request = annotation.annotation_request(MEME, 0, sees, profile.library.flag_unsafe)
-    details = prompts.render(
-        "scenario_details", fence=prompts.fence, pair=PAIR, scenario="一" * 30, **relation(PAIR)
-    )
-    per_scenario = len(details) * models.tokens_per_character
-
-    def summary(start: schemas.ColdStart, texts: list[str], profile: Profile) -> Request:
-        lines = lines_of(start, texts)
-        return summary_request(start.dialogue_id, len(texts) + 1, lines, start.name_a, profile)
-
-    summed_up, summaries = n_turns - 1, length(summary, 2)
-    n_summaries = n_written * summed_up + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
+    places = n_dialogues * (n_turns - 1)
+    n_summaries = n_written * (n_turns - 1) + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
-        row("02 annotation", "annotation", n_memes, n_memes * _tokens(request, profile, annotator),
-            endpoint=annotator),
-        row("03 scenarios", "scenario", 2 * n_role, 2 * n_role * per_scenario),
-        row("03 utterance", "utterance", n_written * n_turns, n_written * length(utterance_request, 1)),
-        row("03 summary", "summary", n_summaries, n_summaries * summaries / summed_up),
-    ]  # fmt: skip
-    if endpoints.embedder is not None and models.embedder == "endpoint":
-        texts = 4 * n_memes + 3 * n_dialogues * summed_up
-        tokens = n_memes * REPLY_TOKENS["annotation"] + n_dialogues * summed_up * REPLY_TOKENS["summary"]
-        whom = {"llm": "openai", "endpoint": endpoints.embedder, "t_in": tokens, "t_out": 0}
-        rows.append(estimate_row("04 embedding", profile, calls=texts / INPUTS, **whom))
+        _row(profile, "02 annotation", "annotation", "annotator", n_memes, pictures=1),
+        _row(profile, "03 scenarios", "scenario", "generator", 2 * n_role),
+        _row(profile, "03 utterance", "utterance", "generator", n_written * n_turns, (n_turns - 1) / 2),
+        _row(profile, "03 summary", "summary", "generator", n_summaries, n_turns / 2),
+    ]
+    asked = runs.models_asked(profile)
+    if ("embedder", 0) in asked:
+        texts = 4 * n_memes + 3 * places
+        tokens = n_memes * TOKENS["annotation"].written + places * TOKENS["summary"].written
+        endpoint = asked["embedder", 0].endpoint
+        rows.append(estimate_row("04 embedding", profile, "openai", endpoint, texts / INPUTS, tokens, 0))
     if retrieval.RERANKED in profile.retrieval.strategies:
-        knobs, chooser = profile.retrieval, endpoints.chooser or generator
-        characters = CHOICE_SYSTEM + knobs.rerank_k * OPTION + len(TYPICAL_UTTERANCE) * n_turns / 2
-        pictures = knobs.rerank_k * spending.tokens_per_image(chooser) if chooser.vision else 0
-        calls = n_dialogues * summed_up
-        tokens = calls * (characters * models.tokens_per_character + pictures)
-        rows.append(row("04 choice", "choice", calls, tokens, endpoint=chooser))
+        shown = profile.retrieval.rerank_k
+        rows.append(_row(profile, "04 choice", "choice", "chooser", places, pictures=shown))
     for number, judge in enumerate(profile.evaluation.judges):
-        endpoint = endpoints.judges[number] if number < len(endpoints.judges) else generator
-        asked = _judge_calls(profile, judge, endpoint, n_dialogues, n_memes)
-        name = f"05 judge {number + 1} ({judge.kind})"
-        rows.append(estimate_row(name, profile, judge.llm, endpoint, *asked, judge.local_model))
+        rows.append(_judge_row(profile, number, judge, n_dialogues, n_memes))
     return rows
 
 
-def _judge_calls(
-    profile: Profile, judge: Judge, endpoint: Endpoint, n_dialogues: int, n_memes: int
-) -> tuple[float, float, float]:
-    """Calls, tokens in and tokens out of one judge."""
+def _row(
+    profile: Profile, stage: str, task: str, role: Role, calls: float, turns: float = 0, pictures: float = 0,
+    number: int = 0, answers: float = 1, part: float = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """`calls` of a task about so many turns and pictures each, where the model sees.
+
+    `answers`: what is written as often as a call of the task is answered; `part` of it is read.
+    """
+    llm, endpoint, local_model = runs.model_of(profile, role, number)
+    seen = pictures * spending.tokens_per_image(endpoint) if llm == "openai" and endpoint.vision else 0
+    tokens = TOKENS[task]
+    t_in = calls * part * (tokens.read + tokens.of_turn * turns + seen)
+    t_out = calls * answers * tokens.written
+    return estimate_row(stage, profile, llm, endpoint, calls, t_in, t_out, local_model)
+
+
+def _judge_row(profile: Profile, number: int, judge: Judge, n_dialogues: int, n_memes: int) -> dict[str, Any]:
+    """The row of one judge."""
     given, places = profile.evaluation, profile.dialogue.n_turns - 1
-    turns = [
-        schemas.Turn(turn=t, speaker=speaker_of(t), text=TYPICAL_UTTERANCE, source="estimate")
-        for t in range(1, places + 2)
-    ]
-    dialogue = schemas.Dialogue(
-        **START.model_dump(include={"dialogue_id", "kind", "ref", "title", "name_a", "name_b", "source"}),
-        turns=turns, summaries=[], complete=True,
-    )  # fmt: skip
     by_random, wanted = profile.retrieval.random_rate, profile.retrieval.wanted_rate
     rates = [by_random if strategy == "random" else wanted for strategy in profile.retrieval.strategies]
     sent = sum(rate * places * n_dialogues for rate in rates)
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
+    stage = f"05 judge {number + 1} ({judge.kind})"
+    window = min(10, places + 1)
     if judge.kind == "yes_no":
         checked = 3 * given.judge_checks  # three memes a turn
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
-        calls = 5 * (sampled + checked + held_out)
-        context = judges.Query(dialogue, min(10, places + 1))
-        request = judges.yes_no_request(context, MEME, "humor_effect")
-        # Four of five questions share all but their last line with the first: a local server has it read.
-        share = 0.3 if judge.llm == "local" else 1.0
-        return calls, calls * share * _tokens(request, profile, endpoint), calls
-    picture = ("estimate", lambda: b"") if judge.llm == "openai" and endpoint.vision else None
-    by_meme = given.judge_unit == "meme"
-    spans = [min(10, places + 1)] if by_meme else evaluation.lengths(places + 1)
-    calls = sampled if by_meme else len(rates) * n_dialogues
-    items = [judges.Excerpt(dialogue, {2: MEME}, span) for span in spans]
-    tokens = sum(_tokens(judges.rating_request(i, 0, picture), profile, endpoint) for i in items)
-    rated = sampled if by_meme else sent * sum(spans) / (places + 1)
-    return calls * len(spans), calls * tokens, REPLY_TOKENS["rating"] * rated
+        calls, part = 5 * (sampled + checked + held_out), SHARED if judge.llm == "local" else 1
+        return _row(profile, stage, "yes_no", "judge", calls, window, number=number, part=part)
+    if given.judge_unit == "meme":
+        return _row(profile, stage, "rating", "judge", sampled, window, 1, number)
+    spans = evaluation.lengths(places + 1)
+    calls, turns = len(rates) * n_dialogues * len(spans), sum(spans) / len(spans)
+    memes = sent / (len(rates) * n_dialogues * (places + 1)) * turns if calls else 0
+    return _row(profile, stage, "rating", "judge", calls, turns, 1, number, answers=memes)
 
 
 def cost_text(profile: Profile) -> str:
     """The estimate of a profile. No call is made."""
     rows = estimate(profile, expected_memes(profile))
-    notes = ["", "Estimate: prompts of typical length, nothing recorded yet. No call was made."]
-    ends = profile.models.endpoints
-    for endpoint in filter(None, (ends.generator, ends.annotator, *ends.judges, ends.embedder)):
+    notes = ["", "Estimate: tokens as on the example, nothing recorded yet. No call was made."]
+    asked = [model.endpoint for model in runs.models_asked(profile).values() if model.llm == "openai"]
+    for endpoint in asked:
         if endpoint.model and endpoint.usd_per_million_in is None:
             prices = "usd_per_million_in, usd_per_million_out"
             notes.append(f"The price of {endpoint.model} is not known ({prices}).")
@@ -172,18 +126,18 @@ def cost_text(profile: Profile) -> str:
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): it counts as "
                 f"{spending.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return "\n".join([spending.estimate_text(rows), *notes])
+    return "\n".join([spending.estimate_text(rows), *dict.fromkeys(notes)])
 
 
 def expected_memes(profile: Profile) -> int:
-    """How many memes a run will have, from its cap or from the example table; folders are counted by file."""
-    total, most = 0, profile.library.max_memes
-    for source in profile.library.sources:
-        if source == "example":
-            total += len(example_memes())
-        else:
-            total += sum(path.is_file() for path in (paths.root / source).rglob("*"))
-    return min(total or most, most) if most else total
+    """How many memes a run will have at the most: its pictures, up to its cap.
+
+    Where a folder is still to be fetched the cap is expected.
+    """
+    sources, most = profile.library.sources, profile.library.max_memes
+    here = [name for name in sources if name == "example" or paths.user_path(name).is_dir()]
+    total = len(find_candidates(here))
+    return min(total if len(here) == len(sources) else most or total, most or total)
 
 
 # --- after a run --------------------------------------------------------------------------------------

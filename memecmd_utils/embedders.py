@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from memecmd_utils import pictures
 from memecmd_utils.files import MemecmdError, cores, paths
+from memecmd_utils.llm.embedding import EndpointEmbedder, Side
 from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
 from memecmd_utils.settings import Profile
 
-Side = Literal["query", "document"]
 DIGITS = 12  # hex digits of a revision or hash in a name
 COMMIT = re.compile("[0-9a-f]{40}")
 PRECISION = "float32"
@@ -246,9 +246,7 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
     given, name = profile.models, name or profile.models.embedder
     if name in PACKAGES:
         return Packaged(name)
-    if name == "endpoint":  # here, so that who asks no endpoint does not depend on those who do
-        from memecmd_utils.llm.embedding import EndpointEmbedder
-
+    if name == "endpoint":
         if given.endpoints.embedder is None or not given.endpoints.embedder.model:
             raise MemecmdError("embedder: endpoint needs endpoints.embedder with a model in the profile")
         return EndpointEmbedder(given.endpoints.embedder, given.query_instruction)

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import time
+import urllib.request
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tqdm.auto import tqdm
 
-from memecmd_utils import __version__, files, pictures
+from memecmd_utils import __version__, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
 
@@ -366,7 +367,7 @@ class Client:
             try:
                 answer = self._request(url, headers)
             except httpx2.TransportError as error:
-                reason = f"{type(error).__name__}{files.way_to(url)}: {error}"
+                reason = f"{type(error).__name__}{way_to(url)}: {error}"
             except (httpx2.InvalidURL, httpx2.DecodingError) as error:
                 raise FetchError(f"{type(error).__name__}: {error}") from error
             else:
@@ -396,6 +397,15 @@ class Client:
                     raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
             plain = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status_code, plain, body)
+
+
+def way_to(url: str) -> str:
+    """Words for the proxy that the environment puts before an address, without its password; none: empty."""
+    parts, proxies = urlsplit(url), urllib.request.getproxies()
+    proxy = urlsplit(proxies.get(parts.scheme) or proxies.get("all", ""))
+    if not proxy.hostname or urllib.request.proxy_bypass(parts.hostname or ""):
+        return ""
+    return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"
 
 
 def host_of(url: str) -> str:

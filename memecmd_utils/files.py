@@ -9,13 +9,10 @@ import hashlib
 import json
 import os
 import re
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import jinja2
 from markupsafe import Markup, escape
@@ -64,9 +61,6 @@ paths = Paths(find_root())
 
 # --- errors
 
-LIVE_PACKAGES = ("openai", "httpx2", "feedparser", "bs4", "protego")
-"""The extra `live`: what asks endpoints, feeds and hosts of pictures; replaying needs none."""
-
 
 class MemecmdError(Exception):
     """A fault that a user can mend: the message says what to do, so nobody needs the traceback."""
@@ -98,13 +92,6 @@ def mendable_message(error: BaseException) -> str | None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk does not always name the file
             return error.strerror
     return None
-
-
-def need_live_extra(purpose: str) -> None:
-    """Raise `ExtraMissing` where a package of the extra `live` is missing. Looks for them, imports none."""
-    missing = [name for name in LIVE_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise ExtraMissing(f"{purpose} needs {' and '.join(missing)}: pip install -e '.[live]'")
 
 
 # --- what this process may use
@@ -163,15 +150,6 @@ def write_text(target: Path, text: str) -> None:
 # --- CSV that a spreadsheet may open
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
-
-
-def way_to(url: str) -> str:
-    """Words for the proxy that the environment puts before an address, without its password; none: empty."""
-    parts, proxies = urlsplit(url), urllib.request.getproxies()
-    proxy = urlsplit(proxies.get(parts.scheme) or proxies.get("all", ""))
-    if not proxy.hostname or urllib.request.proxy_bypass(parts.hostname or ""):
-        return ""
-    return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"
 
 
 def guarded(text: str) -> str:

@@ -151,7 +151,6 @@ def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
     """
     from tqdm.auto import tqdm
 
-    files.need_live_extra("collecting news")
     items, rows = collected(folder), _rows(folder)
     seen = {mark for item in items for mark in marks(item)}
     client = fetch.Client("news feed reader of a research package", ACCEPT, MAX_BYTES)

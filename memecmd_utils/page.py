@@ -99,7 +99,7 @@ def page_json(value: Any) -> Markup:
 
 def table_of(run: Run, name: str) -> Markup:
     """A table that a stage wrote into `tables/`, as the page shows it; empty where there is none."""
-    folders = [run.report, *([paths.reports / run.fallback.name] if run.fallback else [])]
+    folders = [run.report, *([paths.reports / run.read_also.name] if run.read_also else [])]
     for path in (folder / "tables" / f"{name}.md" for folder in folders):
         if path.is_file():
             frame = files.read_markdown(path)

@@ -336,7 +336,7 @@ class PasteTab:
         lines = [*pasted.lines, (pasted.next_speaker, "")]
         memes = reranking.candidate_ids(best, library.index)
         ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), memes)
-        with run.chat("chooser", "pasted_chat") as chat:
+        with run.chat("chooser", "pasted_chat", at_once=1) as chat:
             chat.recordings = None  # its owner wants nobody to keep the chat
             picture = reranking.pictures(run, run)
             (choice,) = reranking.ask_model([ranked], chat, library.memes, run.profile, picture)

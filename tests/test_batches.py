@@ -5,7 +5,7 @@ import json
 import pytest
 from fault_server import Answer, FaultServer, Simulated
 
-from memecmd_utils import annotation, batches, files, models, runs, schemas, settings
+from memecmd_utils import annotation, batches, files, runs, schemas, settings
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import chat as llm_chat
 
@@ -93,7 +93,7 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(ser
     assert batches.send(run, "annotation").endswith("in b0") and len(service.batches) == 1
     assert batches.fetch(run, "annotation") == "batch b0: in_progress"
     assert batches.fetch(run, "annotation") == "batch b0: completed"
-    row = models.spent(run).rows["annotation", "annotation"]
+    row = runs.spent(run).rows["annotation", "annotation"]
     full = (row["tokens_in"] * 1 + row["tokens_out"] * 10) / 1e6
     assert row["calls"] == 4 and row["usd"] == pytest.approx(full / 2)
     asked = len(service.lines)

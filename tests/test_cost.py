@@ -1,9 +1,10 @@
-"""The estimate of a profile, by hand."""
+"""The estimate of a profile: calls by hand, tokens beside real prompts, pictures as a library reads them."""
 
+import made_up
 import pytest
 
-from memecmd_utils import cost, settings
-from memecmd_utils.llm import spending
+from memecmd_utils import cost, dialogue, settings
+from memecmd_utils.llm import authored
 
 LIVE = {"models.llm": "openai", "dialogue.n_news": 6, "dialogue.n_role_pairs": 4, "dialogue.n_turns": 10}
 MODEL = {"model": "m", "usd_per_million_in": 1, "usd_per_million_out": 10}
@@ -18,31 +19,55 @@ def profile(**changes) -> settings.Profile:
     return settings.load_profile("openai", given)
 
 
-def test_the_estimate_by_hand() -> None:
+def test_the_estimate_counts_the_calls_that_the_stages_make() -> None:
     rating, yes_no = ([{"kind": kind, "llm": "openai"}] for kind in ("rating", "yes_no"))
     mine = profile(evaluation__judges=rating, evaluation__judge_unit="dialogue",
                    retrieval__strategies=["greedy", "random"], retrieval__wanted_rate=0.5)  # fmt: skip
     rows = {row["stage"]: row for row in cost.estimate(mine, 30)}
-    n_news, n_role = 6, sum(mine.dialogue.scenarios_per_pair for _ in range(4))
-    dialogues = n_news + n_role
-    assert [rows[s]["calls"] for s in ("02 annotation", "03 scenarios", "03 utterance", "03 summary")] == [
-        30, 2 * n_role, 10 * dialogues, 9 * dialogues,
-    ]  # fmt: skip
-    written = rows["03 utterance"]["tokens_out"]
-    assert written == 10 * dialogues * cost.REPLY_TOKENS["utterance"]
-    assert rows["03 utterance"]["usd"] == pytest.approx(
-        (rows["03 utterance"]["tokens_in"] + 10 * written) / 1e6
-    )
-    hours = 10 * dialogues * spending.REMOTE_SECONDS_PER_CALL / mine.models.concurrency / 3600
-    assert rows["03 utterance"]["hours"] == pytest.approx(hours)
-    assert rows["05 judge 1 (rating)"]["calls"] == 2 * dialogues * 2, "two strategies, 6 and 10 turns"
+    # 6 news and 4 role dialogues of 10 turns; two strategies, judged after 6 and 10 turns.
+    calls = {"02 annotation": 30, "03 scenarios": 8, "03 utterance": 100, "03 summary": 90}
+    assert {stage: row["calls"] for stage, row in rows.items()} == {**calls, "05 judge 1 (rating)": 40}
+    for row in rows.values():
+        assert row["usd"] == pytest.approx((row["tokens_in"] + 10 * row["tokens_out"]) / 1e6, rel=1e-3)
     by_meme = profile(evaluation__judges=yes_no, evaluation__judge_checks=0,
                       evaluation__judge_sample=None, retrieval__strategies=["greedy"],
                       retrieval__wanted_rate=0.999)  # fmt: skip
     (judge,) = [row for row in cost.estimate(by_meme, 30) if "judge" in row["stage"]]
-    held_out = 2 * 30 * by_meme.evaluation.judge_contexts
-    assert judge["calls"] == pytest.approx(5 * (9 * dialogues + held_out), rel=0.01)
+    assert judge["calls"] == pytest.approx(5 * (9 * 10 + 2 * 30 * 4), rel=0.01), "4 held-out contexts a meme"
     assert sum(row["usd"] for row in cost.estimate(settings.load_profile("example", {}), 200)) == 0
+
+
+def test_the_tokens_of_a_task_fit_its_prompts() -> None:
+    """A prompt that grows or shrinks by a third has to be measured again."""
+    example = settings.load_profile("example")
+    starts = [dialogue.from_news(item) for item in authored.load_news()]
+    earlier = ["这事儿我跟你说没那么简单啊"] * 8
+    requests = {
+        "utterance": [dialogue.utterance_request(start, earlier, example) for start in starts],
+        "summary": [
+            dialogue.summary_request("x", 9, dialogue.lines_of(start, earlier), start.name_a, example)
+            for start in starts
+        ],
+    }
+    for task, of_task in requests.items():
+        characters = sum(len(m.text) for r in of_task for m in r.messages) / len(of_task)
+        tokens = cost.TOKENS[task].read + 8 * cost.TOKENS[task].of_turn
+        assert 0.6 < tokens / characters < 0.95, task
+
+
+def test_pictures_of_the_sources_are_counted_as_the_library_reads_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "memes" / "deep"
+    (folder / ".git").mkdir(parents=True)
+    for number in range(5):
+        made_up.meme_files(folder / str(number))
+    for name in ("README.md", ".git/a.png", "notes.txt"):
+        (folder / name).write_bytes(b"text")
+    mine = profile(library__sources=["~/memes"])
+    assert cost.expected_memes(mine) == 15
+    assert cost.expected_memes(profile(library__sources=["~/memes"], library__max_memes=4)) == 4
+    unfetched = {"library__sources": ["~/memes", "~/later"], "library__max_memes": 100}
+    assert cost.expected_memes(profile(**unfetched)) == 100, "what is still to be fetched is not known"
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -1,7 +1,9 @@
+"""What would be found out only after something was paid is said before the first stage, by every command."""
+
 import pytest
 
-from memecmd_utils import doctor
-from memecmd_utils.settings import load_profile
+from memecmd_utils import cost, doctor
+from memecmd_utils.settings import load_profile, parse_settings
 
 
 def test_a_replay_lacks_nothing() -> None:
@@ -11,21 +13,60 @@ def test_a_replay_lacks_nothing() -> None:
         assert doctor.lacks(load_profile(name, {"mode": "recorded"})) == []
 
 
-def test_what_would_be_found_out_after_paying_is_said_before(
-    monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
-    with pytest.raises(doctor.NotReady, match="OPENAI_API_KEY"):
-        doctor.check(load_profile("openai"))
+LIVE = "generator.base_url=http://localhost:8000/v1 max_usd=5"
+"""A server of one's own, which lacks nothing once there is a key."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "lack"),
+    [
+        ("", None),
+        ("endpoints.chooser='{model: m, key_env: NO_KEY_HERE}'", "environment variable NO_KEY_HERE"),
+        ("endpoints.chooser='{model: m}'", "price of 'm' is not known"),
+        ("endpoints.chooser='{key_env: NO_KEY_HERE}' strategies=[greedy]", None),
+        ("endpoints.annotator='{model: m, key_env: NO_KEY_HERE}'", "NO_KEY_HERE"),
+        ("endpoints.judges='[{model: m, key_env: NO_KEY_HERE}]'", "NO_KEY_HERE"),
+        ("embedder=endpoint", "needs endpoints.embedder with a model"),
+        (
+            "consistency_embedder=endpoint endpoints.embedder='{model: e, key_env: NO_KEY_HERE}'",
+            "NO_KEY_HERE",
+        ),
+    ],
+)
+def test_every_model_that_a_run_asks_is_looked_at_by_all_commands(settings, lack, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "made-up")
-    assert doctor.lacks(load_profile("openai")) == []
-    unpriced = load_profile("openai", {"generator.usd_per_million_in": None})
-    with pytest.raises(doctor.NotReady, match="usd_per_million_in"):
-        doctor.check(unpriced)
+    profile = load_profile("openai", parse_settings(f"{LIVE} {settings}"))
+    missing = doctor.lacks(profile)
+    text, good = doctor.report("openai", f"{LIVE} {settings}")
+    if lack is None:
+        assert missing == [] and good and doctor.check(profile) is None
+    else:
+        assert any(lack in one for one in missing) and lack in text and not good
+        with pytest.raises(doctor.NotReady, match=lack):
+            doctor.check(profile)
+    assert ("The price of m is not known" in cost.cost_text(profile)) == ("model: m" in settings)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "not a url", "localhost:8000", "http://", "http://h:99999/v1", "ftp://h/v1"]
+)
+@pytest.mark.parametrize("place", ["generator", "annotator", "chooser", "embedder"])
+def test_an_address_that_is_none_is_one_sentence(url: str, place: str, monkeypatch) -> None:
+    """In a profile or SET the setting is refused; in the SDK's variable before the first stage."""
+    text, good = doctor.report(
+        "openai", f"embedder=endpoint endpoints.{place}='{{model: m, base_url: \"{url}\"}}'"
+    )
+    assert not good and f"endpoints.{place}.base_url: must be an http(s) address" in text
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(doctor.NotReady, match=r"^OPENAI_BASE_URL must be an http\(s\) address[^\n]+$"):
+        doctor.check(load_profile("openai"))
+    assert doctor.lacks(load_profile("openai", parse_settings(LIVE))) == [], "it is not asked"
+
+
+def test_local_weights_and_wrong_settings(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "gone.gguf"))
     with pytest.raises(doctor.NotReady, match=r"gone\.gguf|make local-llm"):
         doctor.check(load_profile("local"))
-
-
-def test_a_wrong_profile_is_a_failed_check() -> None:
     text, good = doctor.report("example", "n_turns=1")
     assert not good and "[FAIL] dialogue.n_turns" in text

@@ -61,7 +61,7 @@ def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_
     with pytest.raises(EndpointError, match="SET=mode=auto"):
         chats.open_library(run, run)
     paid = []
-    asking = SimpleNamespace(profile=made_up.profile(mode="auto"), paying=lambda e: paid.append(e) or e)
+    asking = SimpleNamespace(profile=made_up.profile(mode="auto"), with_budget=lambda e: paid.append(e) or e)
     chats.open_library(run, asking)
     assert [embedder.name for embedder in paid] == [run.embedder_name()], "who asks pays"
 

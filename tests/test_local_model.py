@@ -114,7 +114,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
 ) -> None:
     for name in ("raw", "processed", "reports"):
         monkeypatch.setattr(paths, name, tmp_path / name)
-    settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto local_threads=1"
+    settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto"
     # A base model rarely keeps the rules; asking five times would take minutes.
     monkeypatch.setattr(llm_chat, "ATTEMPTS", 1)
     starts = [from_news(authored.load_news()[0])]

@@ -4,14 +4,13 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import models
 from memecmd_utils import recordings as recordings_store
+from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.types import EndpointError, Message, Request
-from memecmd_utils.models import prices
-from memecmd_utils.runs import Run, StageMissing, open_run
+from memecmd_utils.runs import Run, StageMissing, open_run, prices
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +36,8 @@ def test_a_missing_input_names_the_notebook_that_writes_it(tmp_path: Path) -> No
         run.read("memes.parquet")
     with pytest.raises(StageMissing, match=r"run 07b_templates_with_data first \(or `make templates`\)"):
         run.read("template_memes.parquet")
+    with pytest.raises(StageMissing, match=r"^memes/x\.png of run 'example' is not there: delete .*example"):
+        run.read("memes/x.png")
     run.folder.mkdir(parents=True)
     run.write("memes.parquet").write_bytes(b"x")
     assert run.read("memes.parquet") == tmp_path / "processed" / "example" / "memes.parquet"
@@ -44,7 +45,7 @@ def test_a_missing_input_names_the_notebook_that_writes_it(tmp_path: Path) -> No
 
 def test_by_hand_a_run_writes_to_lab_and_reads_from_either() -> None:
     made, lab = open_run("example", run_name="example"), open_run("example")
-    assert lab.name == "example-lab" and made.fallback is None
+    assert lab.name == "example-lab" and made.read_also is None
     made.folder.mkdir(parents=True)
     made.write("memes.parquet").write_bytes(b"made")
     assert lab.read("memes.parquet") == made.write("memes.parquet")
@@ -76,7 +77,7 @@ def test_a_replay_needs_no_key_no_server_and_no_engine() -> None:
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
+    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
     judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"

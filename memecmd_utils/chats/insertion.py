@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from memecmd_utils import files, learned, models, reranking, retrieval
+from memecmd_utils import files, learned, reranking, retrieval, runs
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.readers import Export, counted
@@ -96,9 +96,9 @@ def insert_file(
     _check_outputs(source, target, page, pictures)
     turns = [spoken_turns(chat) for chat in export.chats]
     library = open_library(run, asking)
-    before = models.spent(asking).total("usd")
+    before = runs.spent(asking).total("usd")
     turns, writers, why = _summarised(export, turns, asking, run.name)
-    usd = models.spent(asking).total("usd") - before
+    usd = runs.spent(asking).total("usd") - before
     if strategy == retrieval.LEARNED:
         insertions = _learned_insertions(turns, learned_library(library, asking), run)
     elif strategy == retrieval.RERANKED:
@@ -258,7 +258,7 @@ def _reranked_insertions(
         ranked.append(reranking.RankedChat(chat.name, lines, names, best))
         rows += [(number, turn, query) for turn, query in zip(known, found[0], strict=True)]
     image = reranking.pictures(library.run, asking)
-    with asking.chat("chooser", "own_chats_choice") as chat:
+    with asking.chat("chooser", "own_chats_choice", at_once=1) as chat:
         choices = reranking.ask_model(ranked, chat, library.memes, asking.profile, image)
     insertions = []
     for (number, turn, query), choice in zip(rows, choices, strict=True):

@@ -44,7 +44,7 @@ def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
             raise EndpointError(
                 "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
             )
-        made = asking.paying(embedder_of(run.profile, name, run.read_dirs))
+        made = asking.with_budget(embedder_of(run.profile, name, run.read_dirs))
         return RecordedEmbedder(made, run.read_dirs, None, "live")
 
     return lambda texts, side: embedder().encode(texts, side)
@@ -55,7 +55,7 @@ def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
     if run.profile.models.mode == "recorded":
         return unrecorded(run, asking, name)
     stored = run.embedder(name)
-    asking.paying(stored.embedder)
+    asking.with_budget(stored.embedder)
     return stored.encode
 
 

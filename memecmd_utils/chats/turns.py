@@ -137,7 +137,7 @@ def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -
             f"PROFILE=local RUN={library} after `make local-llm`, or PROFILE=openai "
             f"RUN={library} with a key. A chat file may also bring them in its columns S, E, Psi"
         )
-    with run.chat("generator", stage) as chat:
+    with run.chat("generator", stage, at_once=1) as chat:  # asked again after a kill it says the same
         return llm_chat.run(_ask(contexts, chat, run.profile))
 
 

@@ -4,17 +4,19 @@ import hashlib
 import os
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import Literal
 
 import numpy as np
 
 from memecmd_utils import files
-from memecmd_utils.embedders import Side
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
 from memecmd_utils.llm.spending import Budget
 from memecmd_utils.llm.types import EndpointError, Message, Reply, Request
 from memecmd_utils.settings import Endpoint
 
+Side = Literal["query", "document"]
+"""Which of both a text is: some models put another word before each."""
 TASK = "embedding"
 """Name of an endpoint's calls in what a run has spent."""
 INPUTS = 32

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memecmd_utils import files
+from memecmd_utils import fetch
 from memecmd_utils.llm.replies import said, strict_schema
 from memecmd_utils.llm.types import Backend, EndpointError, Message, ModelId, Reply, Request
-from memecmd_utils.settings import Endpoint
+from memecmd_utils.settings import Endpoint, checked_address
 
 T = TypeVar("T")
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -73,17 +73,16 @@ class GaveUp(EndpointError):
 def address(endpoint: Endpoint) -> str | None:
     """The endpoint's address, or that of the SDK's variable, which no profile checks; None: the SDK's own.
 
-    Raises `EndpointError` for one that is none, or that holds a user, a password or a query.
+    Raises `EndpointError` for a variable that is empty or holds no address, or one with a key in it.
     """
-    url = endpoint.base_url or os.environ.get("OPENAI_BASE_URL") or None
+    url, problem = os.environ.get("OPENAI_BASE_URL"), ""
+    if endpoint.base_url is not None or url is None:
+        return endpoint.base_url
     try:
-        good = url is None or (re.fullmatch(r"https?://[^@?#\s]+", url) and urlsplit(url).port != 0)
-    except ValueError:
-        good = False
-    if not good:
-        name = "base_url" if endpoint.base_url else "OPENAI_BASE_URL"
-        raise EndpointError(f"{name} must be an http(s) address without user, password or query")
-    return url
+        return checked_address(url)
+    except ValueError as error:
+        problem = f"OPENAI_BASE_URL {error}: correct it, unset it, or give `base_url` of the endpoint"
+    raise EndpointError(problem)
 
 
 def is_local(endpoint: Endpoint) -> bool:
@@ -229,7 +228,7 @@ class OpenAIBackend(Backend):
             fault = GaveUp(self._gave_up("time-out"))
         except openai.APIConnectionError as error:
             url = address(self.endpoint) or "https://api.openai.com"
-            way = "" if is_local(self.endpoint) else files.way_to(url)
+            way = "" if is_local(self.endpoint) else fetch.way_to(url)
             cause = self.shown(str(error.__cause__))
             fault = GaveUp(self._gave_up(f"no connection{way}, or a broken one: {cause}"))
         if isinstance(fault, GaveUp) and heard == 0 < self._heard:
@@ -295,7 +294,6 @@ class OpenAIBackend(Backend):
         return self._client
 
     async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
-        files.need_live_extra("an endpoint")
         import openai  # 0.8 s, so not at the top
 
         hooks, line = {"request": [self._note_request], "response": [self._note_response]}, None
