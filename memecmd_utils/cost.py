@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from memecmd_utils import evaluation, retrieval, runs, schemas
-from memecmd_utils.dialogue import load_own, sizes
+from memecmd_utils.chats import load_dialogues
+from memecmd_utils.dialogue import sizes
 from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import spending
@@ -50,7 +51,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     already recorded is not looked at.
     """
     n_news, n_role = sizes(profile)
-    own, n_turns = load_own(profile), profile.dialogue.n_turns
+    (own, _), n_turns = load_dialogues(profile), profile.dialogue.n_turns
     n_written, n_dialogues = n_news + n_role, n_news + n_role + len(own)
     places = n_dialogues * (n_turns - 1)
     n_summaries = n_written * (n_turns - 1) + sum(len(d.turns) - 1 - len(d.summaries) for d in own)

@@ -8,13 +8,12 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, Field, StringConstraints, field_validator
+from pydantic import BaseModel
 
 from memecmd_utils import files, library, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
@@ -477,94 +476,7 @@ async def generate(
     return made
 
 
-# --- One's own dialogues from a file
-
-OWN = "user dialogue"
-"""`source` of what a user's file says without naming one."""
-
-
-class OwnTurn(BaseModel):
-    """A message as a file has it."""
-
-    speaker: schemas.Text
-    text: schemas.Text
-    source: str = OWN
-
-
-class OwnSummary(schemas.SummaryReply):
-    """(S, E, Psi) for the turn with that number in the file, which counts from 1."""
-
-    turn: int
-    source: str = OWN
-
-
-class OwnDialogue(BaseModel):
-    """A line of the file, in the form of a release's `dialogues.jsonl`; other fields are passed over."""
-
-    dialogue_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,80}$")]
-    turns: list[OwnTurn] = Field(min_length=2)
-    summaries: list[OwnSummary] = []
-    kind: schemas.Kind = "own"
-    title: str = ""
-    name_a: str = "A"
-    name_b: str = "B"
-    source: str = OWN
-
-    @field_validator("summaries", mode="before")
-    @classmethod
-    def _unscored_ones_are_missing(cls, value: list) -> list:
-        return [summary for summary in value if not summary.get("unscored")]
-
-
-def load_own(profile: Profile) -> list[schemas.Dialogue]:
-    """Dialogues of the file that the key `dialogues` names, at most `n_dialogues`; none without that key.
-
-    Who speaks first is A; messages of one speaker in a row are one turn, joined with a space. `ProfileError`
-    for what is no such file, and where summaries are missing that no model of the profile could write.
-    """
-    if profile.dialogue.dialogues is None:
-        return []
-    path = paths.user_path(profile.dialogue.dialogues)
-    if not path.is_file():
-        raise ProfileError(f"dialogues: there is no file {path}")
-    lines = files.read_jsonl(path, OwnDialogue)[: profile.dialogue.n_dialogues]
-    if len({line.dialogue_id for line in lines}) < len(lines) or not lines:
-        raise ProfileError(f"{path} must hold at least one dialogue, each with a dialogue_id of its own")
-    own = [_own(line, profile) for line in lines]
-    missing = sum(len(dialogue.turns) - 1 - len(dialogue.summaries) for dialogue in own)
-    if missing and profile.models.llm == "authored":
-        raise ProfileError(
-            f"{missing} turns in {path} have no summary, and profile {profile.name!r} has no model to write "
-            "one: add `summaries` with turn, scenario, emotion and motivation, or name a profile with a model"
-        )
-    return own
-
-
-def _own(line: OwnDialogue, profile: Profile) -> schemas.Dialogue:
-    speakers = list(dict.fromkeys(turn.speaker for turn in line.turns))
-    if len(speakers) != 2:
-        raise ProfileError(f"dialogue {line.dialogue_id!r} must have two speakers, and has {speakers}")
-    turns, summaries, given = [], [], {summary.turn: summary for summary in line.summaries}
-    grouped = groupby(enumerate(line.turns, start=1), key=lambda numbered: numbered[1].speaker)
-    for turn, (_, group) in enumerate(grouped, start=1):
-        numbers, said = zip(*group, strict=True)
-        text = " ".join(message.text for message in said)
-        place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
-        turns.append(schemas.Turn(text=text, source=said[0].source, **place))
-        if turn > 1 and numbers[0] in given:
-            summaries.append(schemas.Summary(**given[numbers[0]].model_dump() | place))
-    names = {"A": line.name_a, "B": line.name_b}
-    return schemas.Dialogue(
-        ref=line.dialogue_id,
-        name_a=names.get(speakers[0], speakers[0]),
-        name_b=names.get(speakers[1], speakers[1]),
-        title=line.title or line.dialogue_id,
-        turns=turns,
-        summaries=summaries,
-        complete=True,
-        profile=profile.name,
-        **line.model_dump(include={"dialogue_id", "kind", "source"}),
-    )
+# --- One's own dialogues, read by `chats.load_dialogues`
 
 
 def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:

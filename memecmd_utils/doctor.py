@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from memecmd_utils import drawing, runs
 from memecmd_utils import local_model as local
+from memecmd_utils.chats import load_dialogues
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import authored
@@ -28,10 +29,15 @@ def local_models(profile: Profile, templates: bool = False) -> list[str]:
 
 
 def lacks(profile: Profile, templates: bool = False) -> list[str]:
-    """All that is missing and what to do about it, each thing once; a replay needs nothing."""
-    if profile.models.mode == "recorded":
-        return []
+    """All that is missing and what to do about it, each thing once; a replay needs its inputs alone."""
     missing = []
+    if not templates:
+        try:
+            load_dialogues(profile)
+        except MemecmdError as error:
+            missing.append(f"dialogues: {error}")
+    if profile.models.mode == "recorded":
+        return missing
     for (role, _), model in runs.models_asked(profile, templates).items():
         if model.llm == "openai":
             missing += _lacks_of(model.endpoint, profile, is_embedder=role == "embedder")

@@ -203,15 +203,23 @@ def read_jsonl(source: Path, schema: type[T]) -> list[T]:
     """Read all records of one schema; a bad line raises `StageOutputError` with file and line number."""
     records = []
     # A text file's lines end at "\n" only; str.splitlines would also break at U+2028 inside a text.
-    with source.open(encoding="utf-8", newline="\n") as lines:
+    with source.open(encoding="utf-8-sig", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 records.append(schema.model_validate_json(line))
             except ValidationError as error:
-                raise StageOutputError(f"{source.name} line {number}: {error}") from error
+                raise StageOutputError(f"{source.name} line {number}: {first_fault(error)}") from error
     return records
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a record, in one line: its field, and what is expected there."""
+    problem = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    words = re.sub(r"^Value error, | or instance of \w+$", "", problem["msg"])
+    return f"{place}: {words}" if place else words
 
 
 def read_rows(source: Path) -> list[dict[str, Any]]:
@@ -240,7 +248,7 @@ def read_parquet(source: Path, schema: type[T]) -> list[T]:
     try:
         return [schema.model_validate(row) for row in pq.read_table(source).to_pylist()]
     except ValidationError as error:
-        raise StageOutputError(f"{source.name}: {error}") from error
+        raise StageOutputError(f"{source.name}: {first_fault(error)}") from error
 
 
 # --- tables as text. Our own marks in cells, `**best**` and `<u>second</u>`, become each format's own; all

@@ -496,7 +496,10 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
             f"two profiles are named {path.stem!r}: {path} and {shipped}. Runs and recordings are found by "
             "that name: rename one of the two files"
         )
-    merged = _laid_over(_read_mapping(path), settings or {})
+    in_file = _read_mapping(path)
+    for values in (in_file, _laid_over({}, settings or {})):
+        _check_own_dialogues(values)
+    merged = _laid_over(in_file, settings or {})
     if "name" in merged:
         raise ProfileError("'name' cannot be set: a profile is named by its file")
     profile = _validated({"name": path.stem, **merged})
@@ -519,6 +522,19 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
     return {key: value for key, value in values.items() if value is not None}
+
+
+GENERATED = ("news", "feeds", "n_news", "n_role_pairs", "scenarios_per_pair", "scenario_similarity_cap")
+"""Settings of dialogues that are generated: with `dialogues` none is."""
+
+
+def _check_own_dialogues(values: Mapping[str, Any]) -> None:
+    """Raise `ProfileError` where a file, or `SET=`, names dialogues of one's own and how to generate some."""
+    group = values.get("dialogue")
+    dropped = [key for key in GENERATED if group.get(key)] if isinstance(group, dict) else []
+    if dropped and group.get("dialogues"):
+        named = " and ".join(dropped)
+        raise ProfileError(f"`dialogues` takes the place of generated dialogues: leave out {named}")
 
 
 def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

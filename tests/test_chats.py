@@ -3,13 +3,17 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
+import made_up
 import pytest
 
+from memecmd_utils import chats, doctor
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS
 from memecmd_utils.chats.turns import ChatError, contexts, spoken_turns
+from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
 
 TALK = [
     ("小林", "今天面试怎么样"),
@@ -228,9 +232,13 @@ EXPORTS = {
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_each_tools_export_gives_its_people_and_words_and_takes_memes(name: str, read) -> None:
+def test_each_tools_export_gives_its_people_and_words_and_takes_memes(name: str, read, tmp_path) -> None:
     export = read(*EXPORTS[name])
     assert turns(export) == TALK and "2 speakers (" in export.taken
+    asking = Profile(name="p").replace(llm="openai", dialogues=str(tmp_path / EXPORTS[name][0]))
+    ((own,), _) = chats.load_dialogues(asking)
+    names = {"A": own.name_a, "B": own.name_b}
+    assert [(names[turn.speaker], turn.text) for turn in own.turns] == TALK
     place = next(i for i, message in enumerate(export.chats[0].messages) if message.text == TALK[2][1])
     written = export.render({(0, place): MEME})
     again = read(EXPORTS[name][0], written)
@@ -370,3 +378,128 @@ def test_turns_join_what_one_person_says_in_a_row(read) -> None:
     assert [(t.turn, t.speaker, t.text) for t in found] == [(1, "a", "一 二"), (2, "a", "三"), (3, "b", "四")]
     context = list(contexts("chat", found))[-1]
     assert context.lines == (("a", "一 二"), ("a", "三")) and context.next_speaker == "b"
+
+
+def test_messages_without_a_time_leave_the_others_in_order(read) -> None:
+    """Newest first, a notice and an old message have no time: the rest is sorted, they stand where they stood."""
+    rows = [(f"2024-03-01 12:0{n}:00", name, text) for n, (name, text) in enumerate(TALK)]
+    untimed = [rows[3], ("", "阿泽", "[图片]"), rows[2], ("上午", "system", "x"), rows[1], rows[0]]
+    export = read("a.csv", table("time,speaker,text", untimed))
+    texts = [TALK[0][1], TALK[1][1], "x", TALK[2][1], "", TALK[3][1]]
+    assert [message.text for message in export.chats[0].messages] == texts
+    mixed = read("a.csv", table("time,speaker,text", [rows[0], rows[3], ("", "阿泽", "嗯"), rows[1]]))
+    assert [message.text for message in mixed.chats[0].messages] == [TALK[0][1], TALK[1][1], "嗯", TALK[3][1]]
+
+
+# --- dialogues of a run from a file
+
+TOLD = {"scenario": "在聊天", "emotion": "开心", "motivation": "想笑"}
+OWN = {
+    "dialogue_id": "chat-1",
+    "turns": [
+        {"speaker": "小美", "text": "到家了吗"},
+        {"speaker": "阿强", "text": "堵车"},
+        {"speaker": "阿强", "text": "还在桥上"},
+        {"speaker": "小美", "text": "那我先吃了"},
+    ],
+    "summaries": [{"turn": 2, **TOLD}, {"turn": 3, **TOLD}, {"turn": 4, **TOLD}],
+}
+
+
+def load(path: Path, content, **settings):
+    if not isinstance(content, bytes):
+        content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in content).encode()
+    path.write_bytes(content)
+    return chats.load_dialogues(Profile(name="p").replace(dialogues=str(path), **settings))
+
+
+def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
+    ((made,), taken) = load(tmp_path / "own.jsonl", [OWN])
+    assert (made.kind, made.name_a, made.name_b, made.complete) == ("own", "小美", "阿强", True)
+    said = [(t.turn, t.speaker, t.text) for t in made.turns]
+    assert said == [(1, "A", "到家了吗"), (2, "B", "堵车 还在桥上"), (3, "A", "那我先吃了")]
+    summed_up = [(s.turn, s.speaker, s.scenario) for s in made.summaries]
+    assert summed_up == [(2, "B", "在聊天"), (3, "A", "在聊天")]
+    assert {record.source for record in (made, *made.turns, *made.summaries)} == {"user dialogue"}
+    assert taken == "form of a release; 4 messages of 2 speakers (小美, 阿强) in 1 chat"
+    assert chats.load_dialogues(Profile(name="p")) == ([], "")
+
+
+def test_a_release_gives_the_dialogues_that_it_was_made_of(tmp_path: Path) -> None:
+    """Also with a byte order mark, a blank line and an unscored summary; it is no other dialogue than it was."""
+    made = made_up.dialogue("news-1")
+    bad = made.summaries[-1].model_copy(update={"unscored": "refused", "scenario": ""})
+    lines = [made.model_copy(update={"summaries": [*made.summaries[:-1], bad]}), made_up.dialogue("news-2")]
+    content = "\ufeff" + "\n\n".join(line.model_dump_json() for line in lines)
+    again, _ = load(tmp_path / "dialogues.jsonl", content.encode(), llm="openai", mode="auto")
+    assert [one.dialogue_id for one in again] == ["news-1", "news-2"]
+    for one, before in zip(again, lines, strict=True):
+        assert [(t.speaker, t.text, t.source) for t in one.turns] == [
+            (t.speaker, t.text, t.source) for t in before.turns
+        ]
+        assert (one.kind, one.title, one.name_a, one.name_b) == (
+            before.kind,
+            before.title,
+            before.name_a,
+            before.name_b,
+        )
+    told = [(s.turn, s.speaker, s.scenario) for s in made.summaries]
+    assert [(s.turn, s.speaker, s.scenario) for s in again[1].summaries] == told
+    assert [(s.turn, s.speaker, s.scenario) for s in again[0].summaries] == told[:-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"turns": [*OWN["turns"], {"speaker": "路人", "text": "让让"}]}, "'chat-1' has 3: 小美, 阿强, 路人"),
+        ({"turns": OWN["turns"][:1]}, "'chat-1' has 1: 小美"),
+        ({"turns": [*OWN["turns"], {"speaker": "小美"}]}, "line 2: turns.4.text: Field required"),
+        ({"turns": "x"}, "line 2: turns: Input should be a valid list"),
+        ({"dialogue_id": "a/b"}, "dialogue_id 'a/b'"),
+        ({"dialogue_id": "chat-0"}, "a dialogue_id of its own"),
+        ({"dialogue_id": 7}, "line 2: dialogue_id: Input should be a valid string"),
+        ({"summaries": []}, "2 turns in own.jsonl have no summary, and profile 'p' has no model"),
+        ({"summaries": ["x"]}, "line 2: summaries.0: Input should be a valid dictionary"),
+        ({"summaries": [{"turn": 2, "scenario": "x"}]}, "line 2: summaries.0.emotion: Field required"),
+    ],
+)
+def test_what_is_no_dialogue_of_two_is_refused_in_one_line(tmp_path: Path, change: dict, what: str) -> None:
+    with pytest.raises((ProfileError, ChatError), match=re.escape(what)) as caught:
+        load(tmp_path / "own.jsonl", [OWN | {"dialogue_id": "chat-0"}, OWN | change])
+    assert "\n" not in str(caught.value) and "http" not in str(caught.value)
+
+
+def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) -> None:
+    """One sentence of `make reproduce` and `make doctor`, also in a replay; nothing to generate is named beside."""
+    for file, content, what in (
+        ("nowhere.jsonl", None, "No such file"),
+        ("a.xlsx", b"PK", "save it as CSV"),
+        (
+            "a.jsonl",
+            b'\xef\xbb\xbf{"dialogue_id": "a", "turns": [{"speaker": "A", "text": "x"}]}\n{',
+            "line 2: not JSON",
+        ),
+        ("a.csv", table("speaker,text", [*TALK, ("路人", "让让")]).encode(), "has 3: 小林, 阿泽, 路人"),
+    ):
+        if content is not None:
+            (tmp_path / file).write_bytes(content)
+        profile = Profile(name="p").replace(dialogues=str(tmp_path / file))
+        (lack,) = doctor.lacks(profile)
+        assert lack.startswith("dialogues: ") and file in lack and what in lack and "\n" not in lack
+    for beside in ("n_news=5", "n_role_pairs=2", "scenarios_per_pair=3 news=x.jsonl"):
+        with pytest.raises(ProfileError, match=r"`dialogues` takes the place .* leave out "):
+            load_profile("example", parse_settings(f"dialogues=a.csv {beside}"))
+    own = load_profile("local", parse_settings("dialogues=a.csv n_news=0 n_dialogues=3")).dialogue
+    assert (own.n_news, own.n_role_pairs) == (0, 0), "the profile's own numbers do not count"
+
+
+def test_groups_among_several_chats_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = (
+        [("a/b", *row) for row in TALK]
+        + [("群", name, "在") for name in "甲乙丙"]
+        + [("a b", *row) for row in TALK]
+    )
+    content = table("chat,speaker,text", rows).encode("gb18030")
+    own, taken = load(tmp_path / "a.csv", content, llm="openai")
+    assert [(one.dialogue_id, one.title) for one in own] == [("a-b", "a/b"), ("a-b-2", "a b")]
+    assert taken.endswith("in 3 chats; gb18030; left out: 1 chat not of two speakers")

@@ -9,7 +9,7 @@ import pytest
 from scripted import ScriptedBackend
 from stage_run import checkout, command
 
-from memecmd_utils import dialogue, files, runs
+from memecmd_utils import chats, dialogue, files, runs
 from memecmd_utils.dialogue import (
     NEW_SCENARIO_TRIES,
     NoText,
@@ -311,40 +311,8 @@ def own_file(folder: Path, *dialogues: dict) -> Path:
 
 
 def own(folder: Path, *dialogues: dict, **settings) -> list[Dialogue]:
-    return dialogue.load_own(
-        Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings)
-    )
-
-
-def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
-    (made,) = own(tmp_path, OWN)
-    assert (made.kind, made.name_a, made.name_b, made.complete) == ("own", "小美", "阿强", True)
-    said = [(t.turn, t.speaker, t.text) for t in made.turns]
-    assert said == [(1, "A", "到家了吗"), (2, "B", "堵车 还在桥上"), (3, "A", "那我先吃了")]
-    assert [(s.turn, s.speaker, s.scenario) for s in made.summaries] == [
-        (2, "B", "在聊天"),
-        (3, "A", "在聊天"),
-    ]
-    assert {record.source for record in (made, *made.turns, *made.summaries)} == {"user dialogue"}
-    assert dialogue.load_own(Profile(name="p")) == []
-    assert dialogue.sizes(Profile(name="p").replace(dialogues="x.jsonl")) == (0, 0), (
-        "nothing is generated beside them"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"turns": OWN["turns"][:1]}, "turns"),
-        ({"turns": [*OWN["turns"], {"speaker": "路人", "text": "让让"}]}, "路人"),
-        ({"dialogue_id": "a/b"}, "dialogue_id"),
-        ({"summaries": []}, "2 turns in .* have no summary, and profile 'p' has no model"),
-        ({"summaries": [{"turn": 2, "scenario": "x"}]}, "emotion"),
-    ],
-)
-def test_what_is_no_dialogue_is_refused(tmp_path: Path, change: dict, what: str) -> None:
-    with pytest.raises((ProfileError, files.StageOutputError), match=what):
-        own(tmp_path, OWN | change)
+    profile = Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings)
+    return chats.load_dialogues(profile)[0]
 
 
 def test_the_model_sums_up_what_the_file_leaves_out(tmp_path: Path) -> None:

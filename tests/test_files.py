@@ -49,9 +49,10 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = turn().model_dump_json()
     for bad in ("{", json.dumps({"turn": 1}), good.replace("}", ', "extra": 1}')):
-        path.write_text(f"{good}\n\n{bad}\n", encoding="utf-8")
-        with pytest.raises(StageOutputError, match=r"x\.jsonl line 3"):
+        path.write_text(f"\ufeff{good}\n\n{bad}\n", encoding="utf-8")
+        with pytest.raises(StageOutputError, match=r"^x\.jsonl line 3: [^\n]+$") as caught:
             files.read_jsonl(path, Turn)
+        assert "http" not in str(caught.value)
 
 
 def test_parquet_keeps_missing_numbers_lists_and_types(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Cells, keys and numbers stay as they stood; only what an earlier insertion wrote
 """
 
 import codecs
+import copy
 import csv
 import io
 import json
@@ -47,8 +48,8 @@ def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
         if codec != "gb18030" or given or _is_common_chinese(text):
             return text, codec
     raise ChatError(
-        f"{name} is in none of UTF-8, UTF-16 and GB18030: save it as UTF-8, or name its encoding as "
-        "FIELDS='encoding=big5'"
+        f"{name} is in none of UTF-8, UTF-16 and GB18030: save it as UTF-8, or name its encoding to "
+        "`make insert-memes` as FIELDS='encoding=big5'"
     )
 
 
@@ -78,26 +79,28 @@ class Table:
         """The line of the file, from 1, with which a record begins."""
         return number + 1 + sum(cell.count("\n") for row in self.rows[:number] for cell in row)
 
+    @property
+    def has_memes(self) -> bool:
+        """Whether an earlier insertion wrote it."""
+        return MARKS.issubset(self.rows[self.head])
+
     def columns(self) -> list[int]:
         """Positions of the columns that no earlier insertion wrote."""
-        names = self.rows[self.head]
-        ours = set(MEME_COLUMNS) if set(names) >= MARKS else set()
-        return [place for place, name in enumerate(names) if name not in ours]
+        ours = MEME_COLUMNS if self.has_memes else ()
+        return [place for place, name in enumerate(self.rows[self.head]) if name not in ours]
 
     def records(self) -> list[tuple[int, dict[str, str]]]:
         """Place, and cells by column, of every row below the header that is not blank."""
-        found, names = [], self.rows[self.head]
-        for number, row in enumerate(self.rows):
-            if number > self.head and any(cell.strip() for cell in row):
-                if len(row) > len(names):
-                    raise ChatError(
-                        f"line {self.line(number)}: {len(row)} cells under {len(names)} columns; a text that "
-                        f"holds {self.delimiter!r} must stand in double quotes"
-                    )
-                found.append(
-                    (number, {names[place]: row[place] for place in self.columns() if place < len(row)})
+        records, names, columns = [], self.rows[self.head], self.columns()
+        for number, row in enumerate(self.rows[self.head + 1 :], start=self.head + 1):
+            if len(row) > len(names) and any(cell.strip() for cell in row):
+                raise ChatError(
+                    f"line {self.line(number)}: {len(row)} cells under {len(names)} columns; a text that "
+                    f"holds {self.delimiter!r} must stand in double quotes"
                 )
-        return found
+            if any(cell.strip() for cell in row):
+                records.append((number, {names[at]: row[at] for at in columns if at < len(row)}))
+        return records
 
     def with_memes(self, memes: Memes, _position: str) -> str:
         """The text of the table with `MEME_COLUMNS` at the end of each row."""
@@ -135,35 +138,38 @@ NUMBER = "\ue000"
 
 @dataclass
 class Json:
-    """A JSON document, or JSON Lines with one object a line."""
+    """A JSON document, or JSON Lines with one value a line, without what an earlier insertion wrote."""
 
     value: Any
-    """The document, or a list of the lines' objects."""
-    is_lines: bool
+    """The document, or a list of the lines' values."""
+    lines: list[int]
+    """The line of each value of JSON Lines, from 1; none for a document."""
+    has_memes: bool
+    """Whether an earlier insertion wrote it."""
 
     def with_memes(self, memes: Memes, _position: str) -> str:
         """The text with `MEME_COLUMNS` as keys; a place is the keys that lead to a message."""
-        _remove_memes(self.value)
+        value = copy.deepcopy(self.value)
         for place, meme in memes.items():
-            message = self.value
+            message = value
             for key in place:
                 message = message[key]
             message.update(meme)
-        if self.is_lines:
-            return "".join(_dumps(value, None) + "\n" for value in self.value)
-        return _dumps(self.value, 2) + "\n"
+        if self.lines:
+            return "".join(json_text(inner) + "\n" for inner in value)
+        return json_text(value, 2) + "\n"
 
 
-def _remove_memes(value: Any) -> None:
-    """Take away what an earlier insertion wrote."""
-    if isinstance(value, dict) and value.keys() >= MARKS:
-        for name in MEME_COLUMNS:
-            value.pop(name, None)
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _remove_memes(inner)
+def _remove_memes(value: Any) -> bool:
+    """Take away what an earlier insertion wrote; whether there was anything."""
+    has_memes = isinstance(value, dict) and value.keys() >= MARKS
+    for name in MEME_COLUMNS if has_memes else ():
+        value.pop(name, None)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any([has_memes, *map(_remove_memes, parts)])
 
 
-def _dumps(value: Any, indent: int | None) -> str:
+def json_text(value: Any, indent: int | None = None) -> str:
     """JSON with numbers as they stood and Chinese as it is; half a surrogate pair stays an escape."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     text = re.sub(r"[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
@@ -172,14 +178,16 @@ def _dumps(value: Any, indent: int | None) -> str:
 
 def read_json(text: str, is_lines: bool) -> Json:
     """Read a JSON document or JSON Lines; `ChatError` with the line that is no JSON."""
-    values = []
+    values, lines = [], []
     for number, part in enumerate(text.split("\n") if is_lines else [text], start=1):
         try:
             if part.strip():
                 values.append(json.loads(part, parse_float=lambda digits: f"{NUMBER}{digits}{NUMBER}"))
+                lines.append(number)
         except (ValueError, RecursionError) as error:
             raise ChatError(f"{f'line {number}: ' if is_lines else ''}not JSON: {error}") from error
-    return Json(values if is_lines else values[0], is_lines)
+    has_memes = _remove_memes(values)
+    return Json(values, lines, has_memes) if is_lines else Json(values[0], [], has_memes)
 
 
 # --- lines of text
@@ -192,6 +200,8 @@ class Text:
     """A chat as lines of text, without the lines of an earlier insertion."""
 
     text: str
+    has_memes: bool
+    """Whether an earlier insertion wrote it."""
 
     def with_memes(self, memes: Memes, position: str) -> str:
         """The text with lines `[meme ID: FILE]`; a place is (first line, line after the last)."""
@@ -204,4 +214,5 @@ class Text:
 
 def read_text(text: str) -> Text:
     """Lines of a chat, each ended by one sign."""
-    return Text(_MEME_LINE.sub("", re.sub(r"\r\n?", "\n", text)))
+    text, n_memes = _MEME_LINE.subn("", re.sub(r"\r\n?", "\n", text))
+    return Text(text, n_memes > 0)

@@ -1,10 +1,12 @@
 """Who says what in an exported chat: one layout for each tool that people export with, known by its fields.
 
 A file that no layout fits is read as a plain table with a column for the speaker and one for the text, or is
-refused with what was seen. What was read is said in one line, and nothing is sent to a model that looks
-misread: one speaker for all messages, speakers that are labels or numbers, XML or control tokens in a text.
+refused with what was seen; dialogues in the form of a release of this package are checked line by line. What
+was read is said in one line, and nothing is sent to a model that looks misread: one speaker for all messages,
+speakers that are labels or numbers, XML or control tokens in a text.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -13,18 +15,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from memecmd_utils.chats import transcripts
-from memecmd_utils.chats.formats import NUMBER, Json, Table, Text, decode, read_json, read_table, read_text
+from memecmd_utils.chats.formats import (
+    NUMBER,
+    Json,
+    Table,
+    Text,
+    decode,
+    json_text,
+    read_json,
+    read_table,
+    read_text,
+)
 from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
-from memecmd_utils.files import paths
-from memecmd_utils.schemas import SummaryReply
+from memecmd_utils.files import first_fault, paths
+from memecmd_utils.schemas import Kind, SummaryReply
 
 SUMMARY = ("scenario", "emotion", "motivation")
 PARTS = ("chat", "time", "speaker", "text", *SUMMARY, "encoding")
 """What `FIELDS=` may name."""
 NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
 """Senders whose messages are kept in place and not read as part of the chat."""
+NAMED = "name its columns to `make insert-memes` as FIELDS='speaker=...,text=...' (a.b for a key within)"
+RELEASE = "form of a release"
 Row = tuple[Any, Mapping[str, Any]]
 """Place of a message in its file, and its fields."""
 
@@ -50,9 +65,9 @@ class Layout(NamedTuple):
 @cache
 def _known() -> dict[str, Any]:
     """The layouts of tools, names of columns (first choice first), and keys of lists and chats."""
-    found = yaml.safe_load((paths.data / "chat_layouts.yaml").read_text(encoding="utf-8"))
-    columns = {part: names.split() for part, names in found["columns"].items()}
-    return {**found, "tools": [Layout(**row) for row in found["tools"]], "columns": columns}
+    known = yaml.safe_load((paths.data / "chat_layouts.yaml").read_text(encoding="utf-8"))
+    columns = {part: names.split() for part, names in known["columns"].items()}
+    return {**known, "tools": [Layout(**row) for row in known["tools"]], "columns": columns}
 
 
 # --- what is no text: what stands for a picture, a file, a call, and a quoted message
@@ -143,14 +158,14 @@ def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]
     if {name for name, own in pairs if own and name} & {name for name, own in pairs if not own}:
         # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
         names = [ME if own else name for name, own in pairs]
-    found = []
+    messages = []
     for (place, row), name in zip(rows, names, strict=True):
         kind = "/".join(text_of(value_at(row, field)) for field in layout.kind)
         is_spoken = re.fullmatch(layout.spoken, kind, re.IGNORECASE)
         text = _words(value_at(row, layout.text), layout) if is_spoken else ""
         own_chat, time = _first_text(row, layout.chat) or chat, time_of(value_at(row, layout.time))
-        found.append(Message(name, text, _summary(row, layout.told), own_chat, time, place))
-    return found
+        messages.append(Message(name, text, _summary(row, layout.told), own_chat, time, place))
+    return messages
 
 
 def _speaker(row: Mapping[str, Any], layout: Layout, own: bool) -> str:
@@ -162,8 +177,8 @@ def _speaker(row: Mapping[str, Any], layout: Layout, own: bool) -> str:
 def _words(value: Any, layout: Layout) -> str:
     if layout.tool == "QQNT_Export":  # pairs of a text and its kind; a quoted message comes first
         pairs = [pair for pair in value if isinstance(pair, list) and pair] if isinstance(value, list) else []
-        said = [text_of(text) for text, *kind in pairs if not kind or kind[0] in (None, "", "text", "reply")]
-        value = "".join(text for text in said if not text.startswith("[被引用的消息]"))
+        texts = [text_of(text) for text, *kind in pairs if not kind or kind[0] in (None, "", "text", "reply")]
+        value = "".join(text for text in texts if not text.startswith("[被引用的消息]"))
     return spoken_text(text_of(value, layout.joint), layout.quotes)
 
 
@@ -178,25 +193,90 @@ def layout_for(
 ) -> Layout | None:
     """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
     lowered = {str(field).strip().casefold(): field for field in reversed(fields)}
-    found = dict(given)
+    columns = dict(given)
     for part, names in _known()["columns"].items():
         field = next((lowered[name] for name in names if name in lowered), "")
-        if field and part not in found and field not in found.values():
-            found[part] = field
-    told, some = [found[part] for part in SUMMARY if part in found], rows[:200]
+        if field and part not in columns and field not in columns.values():
+            columns[part] = field
+    told, some = [columns[part] for part in SUMMARY if part in columns], rows[:200]
     for layout in () if given else _known()["tools"]:
         if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
             return layout._replace(told=told)
-    if "text" not in found or not ("speaker" in found or "mine" in found):
+    if "text" not in columns or not ("speaker" in columns or "mine" in columns):
         return None
     text_kinds = _known()["text_kinds"]
-    kinds = {text_of(value_at(row, found["kind"])) for row in rows} if "kind" in found else set()
+    kinds = {text_of(value_at(row, columns["kind"])) for row in rows} if "kind" in columns else set()
     has_kinds = any(re.fullmatch(text_kinds, kind, re.IGNORECASE) for kind in kinds)
-    named = {part: found.get(part, "") for part in ("text", "time", "mine")}
-    named |= {part: [found[part]] if part in found else [] for part in ("speaker", "chat")}
+    named = {part: columns.get(part, "") for part in ("text", "time", "mine")}
+    named |= {part: [columns[part]] if part in columns else [] for part in ("speaker", "chat")}
     if has_kinds:
-        named |= {"kind": [found["kind"]], "spoken": text_kinds}
+        named |= {"kind": [columns["kind"]], "spoken": text_kinds}
     return Layout("plain table", needs=(), **named, quotes=False, told=told)
+
+
+# --- dialogues in the form of a release, `dialogues.jsonl`: a fault names its line and field
+
+OWN = "user dialogue"
+"""`source` of what a file says without naming one."""
+
+
+class ReleasedTurn(BaseModel):
+    """A message; one without text stands for a picture."""
+
+    speaker: str
+    text: str | None
+    source: str = OWN
+
+
+class ReleasedSummary(SummaryReply):
+    """(S, E, Psi) for the message with that number in the file, which counts from 1."""
+
+    turn: int
+    source: str = OWN
+
+
+class Released(BaseModel):
+    """A dialogue with the fields that are read of it; others are passed over."""
+
+    dialogue_id: str
+    turns: list[ReleasedTurn] = Field(min_length=1)
+    summaries: list[ReleasedSummary] = []
+    kind: Kind = "own"
+    title: str = ""
+    name_a: str = "A"
+    name_b: str = "B"
+    source: str = OWN
+
+    @field_validator("summaries", mode="before")
+    @classmethod
+    def _unscored_ones_are_missing(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [part for part in value if not (isinstance(part, Mapping) and part.get("unscored"))]
+
+
+def released(content: Table | Json | Text) -> list[Released]:
+    """All dialogues of a file in which one has the form of a release; of another file none.
+
+    Raises `ChatError` with the line and the field of the first that has a fault.
+    """
+    values = content.value if isinstance(content, Json) and isinstance(content.value, list) else []
+    if not any(_has_released_form(value) for value in values):
+        return []
+    dialogues = []
+    for number, value in enumerate(values):
+        try:
+            dialogues.append(Released.model_validate(json.loads(json_text(value))))
+        except ValidationError as error:
+            where = f"line {content.lines[number]}" if content.lines else f"dialogue {number + 1}"
+            raise ChatError(f"{where}: {first_fault(error)}") from error
+    return dialogues
+
+
+def _has_released_form(value: Any) -> bool:
+    turns = value.get("turns") if isinstance(value, Mapping) and "dialogue_id" in value else None
+    turns = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
+    return {"speaker", "text"}.issubset(key for turn in turns for key in turn)
 
 
 # --- files
@@ -239,19 +319,19 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        tool, found, content = _read(text, suffix, given)
-        found, is_repaired = _without_mojibake(found)
-        found = [one._replace(speaker="") if one.speaker.casefold() in NOT_SPOKEN else one for one in found]
-        spoken = [one for one in found if one.speaker and one.text.strip()]
-        _check(spoken, bool(given))
+        tool, messages, content = _read(text, suffix, given)
+        messages, is_repaired = _without_mojibake(messages)
+        messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
+        spoken = [message for message in messages if message.speaker and message.text.strip()]
+        _check(spoken, bool(given), tool == RELEASE)
     except ChatError as error:
         raise ChatError(f"{path.name}: {error}") from error
-    chats, people = tuple(_conversations(found)), list(dict.fromkeys(one.speaker for one in spoken))
+    chats, people = tuple(_conversations(messages)), list(dict.fromkeys(m.speaker for m in spoken))
     shown = ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
-    taken = f"{tool}; {counted(len(found), 'message')} of {counted(len(people), 'speaker')} ({shown})"
+    taken = f"{tool}; {counted(len(messages), 'message')} of {counted(len(people), 'speaker')} ({shown})"
     taken += f" in {counted(len(chats), 'chat')}"
-    if len(spoken) < len(found):
-        taken += f"; {counted(len(found) - len(spoken), 'message')} without text"
+    if len(spoken) < len(messages):
+        taken += f"; {counted(len(messages) - len(spoken), 'message')} without text"
     taken += f"; {codec}" * (not codec.startswith("utf-8"))
     taken += "; UTF-8 that was saved as Latin-1 is repaired for reading" * is_repaired
     return Export(chats, content, codec, taken)
@@ -271,16 +351,15 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[M
         return layout.tool, messages_of(rows, layout, "chat"), table
     if suffix == ".txt" and not given:
         content = read_text(text)
-        found = transcripts.parse(content.text)
-        if found is not None:
-            tool, said = found
-            return tool, [message._replace(text=spoken_text(message.text, True)) for message in said], content
+        if parsed := transcripts.parse(content.text):
+            tool, messages = parsed
+            return tool, [m._replace(text=spoken_text(m.text, True)) for m in messages], content
     first = [line.strip() for line in text.split("\n") if line.strip()][:3]
     shown = " / ".join(line[:60] for line in first)
     seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
     raise ChatError(
-        f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, name its columns "
-        "as FIELDS='speaker=...,text=...', or write each message as `name: text`"
+        f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, write each "
+        f"message as `name: text`, or {NAMED}"
     )
 
 
@@ -302,21 +381,25 @@ def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
 
 def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str, list[Message], Json]:
     content = read_json(text, is_lines)
-    found, tools = [], {}
-    for chat, rows in list(_chats_in(content.value, (), "chat")):
+    dialogues = [] if given else released(content)
+    messages, tools = [], {}
+    for number, (chat, rows) in enumerate(list(_chats_in(content.value, (), "chat"))):
         fields = list(dict.fromkeys(key for _, row in rows for key in row))
         layout = layout_for(fields, given, [row for _, row in rows])
         if layout is None:
-            raise ChatError(
-                f"no field says who speaks and what; there are: {', '.join(map(str, fields[:12]))}. "
-                "Name them as FIELDS='speaker=...,text=...' (a.b for a key within)"
-            )
-        taken = {message.chat for message in found}
-        found += messages_of(rows, layout, f"{chat} #{len(taken) + 1}" if chat in taken else chat)
-        tools[layout.tool] = None
-    if not found:
+            where = f"line {content.lines[rows[0][0][0]]}: " if is_lines else ""
+            there = ", ".join(map(str, fields[:12]))
+            raise ChatError(f"{where}no field says who speaks and what; there are: {there}; {NAMED}")
+        names = {message.chat for message in messages}
+        of_chat = messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
+        if dialogues:
+            told = {summary.turn: summary for summary in dialogues[number].summaries}
+            of_chat = [message._replace(summary=told.get(n)) for n, message in enumerate(of_chat, start=1)]
+        messages += of_chat
+        tools[RELEASE if dialogues else layout.tool] = None
+    if not messages:
         raise ChatError('no list of messages is in it: [{"speaker": ..., "text": ...}, ...] is expected')
-    return ", ".join(tools), found, content
+    return ", ".join(tools), messages, content
 
 
 def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[Row]]]:
@@ -363,34 +446,37 @@ _XML = re.compile(
 )
 
 
-def _check(spoken: Sequence[Message], is_given: bool) -> None:
-    """Raise `ChatError` for messages that look misread; of named fields only where nothing is there."""
+def _check(spoken: Sequence[Message], is_given: bool, is_released: bool) -> None:
+    """Raise `ChatError` for messages that look misread; of named fields only where nothing is there.
+
+    In a release the speakers need no look: it says by its form who they are.
+    """
     if not spoken:
         raise ChatError("no message has both a speaker and a text")
     if is_given:
         return
     people = list(dict.fromkeys(message.speaker for message in spoken))
-    hint = "name the columns as FIELDS='speaker=...,text=...', or export the chat in another form"
+    hint = f"export the chat in another form, or {NAMED}"
     label = next(filter(_LABELS.fullmatch, people), None)
-    if label is not None:
+    if label is not None and not is_released:
         raise ChatError(f"{label!r} would be a speaker, and looks like a label or a number: {hint}")
-    if len(people) == 1 and len(spoken) > 2:
+    if len(people) == 1 and len(spoken) > 2 and not is_released:
         raise ChatError(f"{people[0]!r} would say all {len(spoken)} messages: {hint}")
     marked = next(filter(None, (_XML.search(message.text) for message in spoken)), None)
     if marked is not None:
         raise ChatError(f"a text holds {marked[0][:40]!r}, which nobody says: {hint}")
 
 
-def _without_mojibake(found: list[Message]) -> tuple[list[Message], bool]:
+def _without_mojibake(messages: list[Message]) -> tuple[list[Message], bool]:
     """Texts in UTF-8 that were read as Latin-1 when they were saved (Instagram, Messenger), repaired."""
-    strange = [text for message in found for text in message[:2] if not text.isascii()]
+    strange = [text for message in messages for text in message[:2] if not text.isascii()]
     lost = sum("锟斤拷" in text or "\ufffd" in text for text in strange)
     if lost and 5 * lost >= len(strange):
         raise ChatError("its Chinese was lost when it was saved (锟斤拷): export it again as UTF-8")
     if not strange or sum(_mended(text) != text for text in strange) < 0.9 * len(strange):
-        return found, False
+        return messages, False
     names = ("speaker", "text", "chat")
-    return [one._replace(**{name: _mended(getattr(one, name)) for name in names}) for one in found], True
+    return [m._replace(**{name: _mended(getattr(m, name)) for name in names}) for m in messages], True
 
 
 def _mended(text: str) -> str:
@@ -400,18 +486,17 @@ def _mended(text: str) -> str:
         return text
 
 
-def _conversations(found: Sequence[Message]) -> Iterator[Conversation]:
-    """The chats with their messages in order: by time where all messages have one, else as in the file."""
+def _conversations(messages: Sequence[Message]) -> Iterator[Conversation]:
+    """The chats with their messages in order: those that have a time by it, the others at their place."""
     by_chat: dict[str, list[Message]] = {}
-    for message in found:
+    for message in messages:
         by_chat.setdefault(message.chat, []).append(message)
-    for chat, messages in by_chat.items():
-        times = [message.time for message in messages]
-        if None not in times:
-            if times[0] > times[-1]:  # the newest comes first
-                messages = messages[::-1]
-            messages = sorted(messages, key=lambda message: message.time)
-        yield Conversation(chat, tuple(messages))
+    for chat, of_chat in by_chat.items():
+        timed = [message for message in of_chat if message.time is not None]
+        if timed and timed[0].time > timed[-1].time:  # the newest comes first
+            of_chat, timed = of_chat[::-1], timed[::-1]
+        in_order = iter(sorted(timed, key=lambda message: message.time))
+        yield Conversation(chat, tuple(m if m.time is None else next(in_order) for m in of_chat))
 
 
 def counted(number: int, noun: str) -> str:

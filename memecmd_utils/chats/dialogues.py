@@ -1,0 +1,88 @@
+"""Chats of one's own as the dialogues of a run: the key `dialogues` names their file (stage 03)."""
+
+import re
+from itertools import groupby
+
+from memecmd_utils import schemas
+from memecmd_utils.chats import readers
+from memecmd_utils.chats.readers import OWN, Released, counted
+from memecmd_utils.chats.turns import Conversation, spoken_turns
+from memecmd_utils.dialogue import speaker_of
+from memecmd_utils.files import paths
+from memecmd_utils.settings import Profile, ProfileError
+
+
+def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
+    """Dialogues of the file that the key `dialogues` names, at most `n_dialogues`, and what was read of it.
+
+    It is any file that `make insert-memes` reads; without that key there are none. Who speaks first is A;
+    messages of one speaker in a row are one turn, joined with a space. A group among several chats is left
+    out and counted. Raises `ChatError` for a file that cannot be read, and `ProfileError` where there is no
+    chat of two, or summaries are missing that no model of the profile could write.
+    """
+    if profile.dialogue.dialogues is None:
+        return [], ""
+    path = paths.user_path(profile.dialogue.dialogues)
+    export = readers.read(path)
+    released, own = readers.released(export.content), []
+    of_two = [chat for chat in export.chats if len(_speakers(chat)) == 2]
+    others = [chat for chat in export.chats if len(_speakers(chat)) != 2]
+    if others and (released or not of_two):
+        there, name = _speakers(others[0]), others[0].name
+        shown = ", ".join(there[:4]) + (" ..." if len(there) > 4 else "")
+        raise ProfileError(
+            f"{path.name}: a dialogue has two speakers, and {name!r} has {len(there)}: {shown}"
+        )
+    for number, chat in enumerate(of_two[: profile.dialogue.n_dialogues], start=1):
+        if released:
+            about = released[chat.messages[0].place[0]]
+        else:
+            name = re.sub(r"[^\w.-]+", "-", chat.name).strip("-")[:70]
+            is_taken = name in ("", *(dialogue.dialogue_id for dialogue in own))
+            dialogue_id = f"{name or 'chat'}-{number}" if is_taken else name
+            about = Released.model_construct(dialogue_id=dialogue_id, title=chat.name, turns=[])
+        own.append(_dialogue(chat, about, profile))
+    ids = [dialogue.dialogue_id for dialogue in own]
+    if wrong := [name for name in ids if not re.fullmatch(r"[\w.-]{1,80}", name)]:
+        raise ProfileError(
+            f"{path.name}: dialogue_id {wrong[0]!r} must be 1 to 80 letters, digits, '_', '.' and '-'"
+        )
+    if len(set(ids)) < len(ids):
+        raise ProfileError(f"{path.name}: each dialogue needs a dialogue_id of its own")
+    missing = sum(len(dialogue.turns) - 1 - len(dialogue.summaries) for dialogue in own)
+    if missing and profile.models.llm == "authored":
+        raise ProfileError(
+            f"{missing:,} turns in {path.name} have no summary, and profile {profile.name!r} has no model to "
+            "write one: name a profile with a model, or add them in columns S, E and Psi (a release has "
+            "`summaries` with turn, scenario, emotion and motivation)"
+        )
+    left_out = f"; left out: {counted(len(others), 'chat')} not of two speakers" if others else ""
+    return own, export.taken + left_out
+
+
+def _speakers(chat: Conversation) -> list[str]:
+    return list(dict.fromkeys(turn.speaker for turn in spoken_turns(chat)))
+
+
+def _dialogue(chat: Conversation, about: Released, profile: Profile) -> schemas.Dialogue:
+    """A chat of two as a dialogue; `about` says what its file tells beside the messages."""
+    by_speaker = [list(group) for _, group in groupby(spoken_turns(chat), key=lambda turn: turn.speaker)]
+    turns, summaries = [], []
+    for turn, group in enumerate(by_speaker, start=1):
+        place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
+        source = about.turns[chat.messages[group[0].first].place[-1]].source if about.turns else OWN
+        turns.append(schemas.Turn(text=" ".join(spoken.text for spoken in group), source=source, **place))
+        if turn > 1 and group[0].summary is not None:
+            summaries.append(schemas.Summary(**{"source": OWN} | group[0].summary.model_dump() | place))
+    names, (first, second) = {"A": about.name_a, "B": about.name_b}, _speakers(chat)
+    return schemas.Dialogue(
+        ref=about.dialogue_id,
+        name_a=names.get(first, first),
+        name_b=names.get(second, second),
+        title=about.title or about.dialogue_id,
+        turns=turns,
+        summaries=summaries,
+        complete=True,
+        profile=profile.name,
+        **about.model_dump(include={"dialogue_id", "kind", "source"}),
+    )
