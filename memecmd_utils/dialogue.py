@@ -221,6 +221,8 @@ def relation(pair: schemas.RolePair) -> dict[str, str]:
 Task = Literal["utterance", "summary"]
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
+HISTORY_TURNS = 17
+"""Turns before t that the summary agent reads: all in the dialogues of 18, the last ones of a longer chat."""
 
 
 def phase_of(turn: int) -> Literal["initial", "early", "middle", "late"]:
@@ -315,9 +317,9 @@ def summary_request(
 ) -> Request:
     """Request of the summary agent for turn t, seen from the side of `speaker`, who speaks at t (Eq. 16).
 
-    `lines`: names and texts of the turns before t, oldest first.
+    `lines`: names and texts of the turns before t, oldest first; the last `HISTORY_TURNS` are read.
     """
-    history = "\n".join(f"{name}：{text}" for name, text in lines)
+    history = "\n".join(f"{name}：{text}" for name, text in lines[-HISTORY_TURNS:])
     text = prompts.render("summary", fence=prompts.fence, speaker=speaker, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)

@@ -531,7 +531,8 @@ GENERATED = ("news", "feeds", "n_news", "n_role_pairs", "scenarios_per_pair", "s
 def _check_own_dialogues(values: Mapping[str, Any]) -> None:
     """Raise `ProfileError` where a file, or `SET=`, names dialogues of one's own and how to generate some."""
     group = values.get("dialogue")
-    dropped = [key for key in GENERATED if group.get(key)] if isinstance(group, dict) else []
+    group = group if isinstance(group, dict) else {}
+    dropped = [key for key in GENERATED if group.get(key)]
     if dropped and group.get("dialogues"):
         named = " and ".join(dropped)
         raise ProfileError(f"`dialogues` takes the place of generated dialogues: leave out {named}")

@@ -7,7 +7,7 @@ what a turn is about, (S, E, Psi) (Eq. 16).
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from memecmd_utils.dialogue import summary_request
+from memecmd_utils.dialogue import HISTORY_TURNS, summary_request
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import replies
@@ -17,8 +17,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Profile
 
-HISTORY_TURNS = 17
-"""Turns before t that the summary agent reads: as many as at the last turn of the paper's dialogues of 18."""
 MAX_CHARS = 500
 """Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
 

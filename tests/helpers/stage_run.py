@@ -162,7 +162,14 @@ def checkout(
     """A project root with data folders of its own and a profile `name` for the endpoint at `url`."""
     root = folder / "checkout"
     (root / "data" / "profiles").mkdir(parents=True, exist_ok=True)
-    for shared in ("notebooks", "pyproject.toml", "data/example", "data/paper", "data/local_models.yaml"):
+    for shared in (
+        "notebooks",
+        "pyproject.toml",
+        "data/example",
+        "data/paper",
+        "data/chat_layouts.yaml",
+        "data/local_models.yaml",
+    ):
         if not (root / shared).exists():
             (root / shared).symlink_to(paths.root / shared)
     generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0}
