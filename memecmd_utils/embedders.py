@@ -17,7 +17,7 @@ import numpy as np
 from memecmd_utils import pictures
 from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm.embedding import EndpointEmbedder, Side
-from memecmd_utils.recordings import Mode, RecordedVectors, recorded_names
+from memecmd_utils.recordings import RecordedVectors, recorded_names
 from memecmd_utils.settings import Profile
 
 DIGITS = 12  # hex digits of a revision or hash in a name
@@ -249,7 +249,9 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
     if name == "endpoint":
         if given.endpoints.embedder is None or not given.endpoints.embedder.model:
             raise MemecmdError("embedder: endpoint needs endpoints.embedder with a model in the profile")
-        return EndpointEmbedder(given.endpoints.embedder, given.query_instruction)
+        return EndpointEmbedder(
+            given.endpoints.embedder, given.query_instruction, concurrency=given.concurrency
+        )
     return SentenceTransformerEmbedder(name, given.trust_remote_code, given.query_instruction, read_dirs)
 
 
@@ -270,19 +272,20 @@ class RecordedEmbedder:
         embedder: Embedder,
         read_dirs: Sequence[Path],
         write_dir: Path | None = None,
-        mode: Mode = "auto",
+        compute: bool = True,
     ) -> None:
-        self.embedder, self.mode, self.name = embedder, mode, embedder.name
-        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, mode)
+        self.embedder, self.compute, self.name = embedder, compute, embedder.name
+        self._recorded = RecordedVectors(self.name, read_dirs, write_dir, compute)
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Return float32 unit vectors, shape [n, dim]. In `recorded` mode a miss is an error."""
+        """Return float32 unit vectors, shape [n, dim]. A miss is an error, unless it may `compute`."""
         instruction = getattr(self.embedder, "query_instruction", None)
         return self._recorded.rows(
             [text_key(text, side, instruction) for text in texts],
             texts,
             lambda part: self.embedder.encode(part, side),
             size=len,
+            batch=getattr(self.embedder, "batch", None),
         )
 
 
@@ -311,7 +314,7 @@ class DualEncoder:
         model: str | Path,
         read_dirs: Sequence[Path] = (),
         write_dir: Path | None = None,
-        mode: Mode = "auto",
+        compute: bool = True,
         download: bool = True,
     ) -> None:
         """`model`: hub name, `name@COMMIT` or folder; nothing is loaded before it is needed.
@@ -320,7 +323,7 @@ class DualEncoder:
         counts. What cannot be had raises `ModelMissing` when it is first asked for.
         """
         self._reference, self._download = ModelReference(str(model), read_dirs, "clip:"), download
-        self._read_dirs, self._write_dir, self._mode = read_dirs, write_dir, mode
+        self._read_dirs, self._write_dir, self._compute = read_dirs, write_dir, compute
 
     @property
     def name(self) -> str:
@@ -330,12 +333,12 @@ class DualEncoder:
     @cached_property
     def _recorded(self) -> RecordedVectors:
         name = self._reference.recorded_name()
-        if name is None and self._mode == "recorded":
+        if name is None and not self._compute:
             raise ModelMissing(
                 f"no vectors of {self._reference.label} are recorded; SET='mode=auto' computes them"
             )
         name = name or self._reference.name(self._told)
-        return RecordedVectors(name, self._read_dirs, self._write_dir, self._mode)
+        return RecordedVectors(name, self._read_dirs, self._write_dir, self._compute)
 
     def _told(self) -> str | None:
         return getattr(self._model.config, "_commit_hash", None)

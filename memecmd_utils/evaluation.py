@@ -134,11 +134,11 @@ def open_scorer(run: Run, memes: Mapping[str, Meme]) -> Scorer:
     models = run.profile.models
     if run.profile.evaluation.consistency == "text":
         return TextScorer(run.embedder(models.consistency_embedder), run.embedder_name())
-    files, mode = meme_files(run, memes), run.vector_mode
+    files = meme_files(run, memes)
     # A replay computes what is not recorded, but fetches no weights for it.
     download = fetch.may_fetch() and models.mode != "recorded"
-    write_dir = None if mode == "recorded" else run.write_dir
-    encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, mode, download)
+    write_dir = run.write_dir if run.computes else None
+    encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, run.computes, download)
     return PictureScorer(encoder, lambda meme: files[meme.meme_id])
 
 

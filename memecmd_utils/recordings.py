@@ -14,7 +14,6 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,14 +27,11 @@ Outcome = Literal[
 ]
 """`rejected`: the endpoint takes other requests but not this one. `failed`: it never got through.
 `unrecorded`: nothing is on record and nobody is asked (mode `recorded` of a changed run)."""
-Mode = Literal["recorded", "auto", "live"]
 Form = dict[str, Any]
 KEY_VERSION = 2
 KEY = re.compile("[0-9a-f]{64}")
 REPLIES = ".jsonl", ".jsonl.gz"
 """Endings of the files of recorded replies."""
-EXCERPT = 40  # characters
-SHOWN_DIGITS = 16  # of a key, in messages
 
 
 class RecordingError(MemecmdError, ValueError):
@@ -71,17 +67,14 @@ class Recordings:
     unless only the earlier one is an answer.
     """
 
-    def __init__(
-        self, stage: str, read_dirs: Sequence[Path], write_dir: Path | None = None, own: str = "w0.jsonl"
-    ) -> None:
-        """`own`: the file that is appended to; processes that record side by side have one each."""
+    def __init__(self, stage: str, read_dirs: Sequence[Path], write_dir: Path | None = None) -> None:
         self.stage = stage
         self.files = [path for folder in read_dirs for path in files_in(folder / stage)]
         self.used_keys: set[str] = set()
         """Keys of the values that were looked up or recorded."""
         self.fresh_keys: set[str] = set()
         """Keys of those that were recorded here: mode `live` asks for no other twice."""
-        self._own = write_dir / stage / own if write_dir else None
+        self._own = write_dir / stage / "w0.jsonl" if write_dir else None
         self._own_bytes = -1
         self._values: dict[str, Any] = {}
         for path in self.files:
@@ -129,18 +122,12 @@ class Recordings:
         self.used_keys.add(key)
 
     def explain_miss(self, form: Form) -> str:
-        """Say how the nearest recording of the same task differs from `form`, field by field."""
-        read = (line for path in self.files for line in read_file(path))
-        same_task = [line for line in read if line[1].get("task") == form.get("task")]
-        if not same_task:
+        """Name the fields in which the nearest recording of the same task differs from `form`."""
+        forms = (other for path in self.files for _, other, _ in read_file(path))
+        differing = [[*differences(form, other)] for other in forms if other.get("task") == form.get("task")]
+        if not differing:
             return f"nothing is recorded for task {form.get('task')!r} in stage {self.stage!r}"
-        found = ((key, [*differences(form, other)]) for key, other, _ in same_task)
-        # Of equally many fields, those whose texts part later are nearer.
-        key, fields = min(
-            found, key=lambda one: (len(one[1]), -sum(_common_length(a, b) for _, a, b in one[1]))
-        )
-        parts = ", ".join(_difference_in_words(*field) for field in sorted(fields, key=itemgetter(0)))
-        return f"the nearest recording, {key[:SHOWN_DIGITS]}, differs in: {parts or 'nothing'}"
+        return f"the nearest recording differs in: {', '.join(sorted(min(differing, key=len))) or 'nothing'}"
 
 
 class TextCache:
@@ -220,11 +207,8 @@ def write_file(target: Path, records: Iterable[tuple[Form, Any]]) -> int:
     return len(lines)
 
 
-# --- how two forms differ ---------------------------------------------------------------------------
-
-
-def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, value in a, value in b) of the fields in which two normal forms differ."""
+def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:
+    """Yield the paths of the fields in which two normal forms differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in a.keys() | b.keys():
             yield from differences(a.get(key), b.get(key), f"{where}.{key}" if where else key)
@@ -232,28 +216,13 @@ def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any
         for index, (x, y) in enumerate(zip(a, b, strict=True)):
             yield from differences(x, y, f"{where}[{index}]")
     elif a != b:
-        yield where, a, b
-
-
-def _difference_in_words(where: str, asked: Any, recorded: Any) -> str:
-    """The field's name; of a text also the stretch around the place where both part."""
-    if not where.endswith(".text") or not isinstance(asked, str) or not isinstance(recorded, str):
-        return where
-    start = max(0, _common_length(asked, recorded) - EXCERPT // 4)
-    asked, recorded = (text[start : start + EXCERPT] for text in (asked, recorded))
-    return f"{where} (from character {start}: asked {asked!r}, recorded {recorded!r})"
-
-
-def _common_length(a: Any, b: Any) -> int:
-    """How many characters two values have in common at their beginnings, as texts."""
-    a, b = str(a), str(b)
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        yield where
 
 
 # --- vectors ----------------------------------------------------------------------------------------
 
 BATCH = 128
-"""Vectors in one file of a run: what a kill can cost at most. Fewer are computed without a bar."""
+"""Vectors that are computed at once and make one file: what a kill can cost. Fewer need no bar."""
 NORM_TOLERANCE = 0.01  # of a length of 1; rounding to float16 moves it by less than 0.001
 
 
@@ -265,9 +234,10 @@ class RecordedVectors:
     """
 
     def __init__(
-        self, name: str, read_dirs: Sequence[Path], write_dir: Path | None = None, mode: Mode = "auto"
+        self, name: str, read_dirs: Sequence[Path], write_dir: Path | None = None, compute: bool = True
     ) -> None:
-        self.name, self.mode = name, mode
+        """`compute`: make what is not recorded, and keep it in `write_dir`."""
+        self.name, self.compute = name, compute
         self._write = vector_folder(write_dir, name) if write_dir else None
         self._vectors: dict[str, np.ndarray] = {}
         for folder in read_dirs:
@@ -281,26 +251,27 @@ class RecordedVectors:
         encode: Callable[[list[Any]], np.ndarray],
         size: Callable[[Any], int] | None = None,
         kind: str = "texts",
+        batch: int | None = None,
     ) -> np.ndarray:
         """Return float32 unit vectors, shape [n, dim], in the order of `keys`; `encode` makes missing ones.
 
-        `size` sorts what is missing, largest first, so that items of one batch are alike. In mode `recorded`
-        what is missing raises `RecordingMiss`.
+        It gets `batch` items at a time (`BATCH` by default), sorted by `size`, largest first, so that those
+        of one batch are alike. Unless it may `compute`, what is missing raises `RecordingMiss`.
         """
         from tqdm.auto import tqdm  # looks for widgets, which takes a while
 
         missing = list({k: i for k, i in zip(keys, items, strict=True) if k not in self._vectors}.items())
-        if missing and self.mode == "recorded":
+        if missing and not self.compute:
             raise RecordingMiss(
                 f"{len(missing)} of {len(keys)} {kind} have no recorded vector of {self.name} "
                 f"(the first: {str(missing[0][1])[:60]!r}). SET='mode=auto' computes and records them"
             )
         if size is not None:
             missing.sort(key=lambda pair: size(pair[1]), reverse=True)
-        few = len(missing) <= BATCH
+        few, batch = len(missing) <= BATCH, batch or BATCH
         with tqdm(total=len(missing), desc=f"{kind} by {self.name}", disable=few) as bar:
-            for start in range(0, len(missing), BATCH):
-                part = missing[start : start + BATCH]
+            for start in range(0, len(missing), batch):
+                part = missing[start : start + batch]
                 self._add(part, encode, kind)
                 bar.update(len(part))
         if not keys:

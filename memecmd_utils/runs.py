@@ -20,7 +20,7 @@ from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
 from memecmd_utils.llm.types import Backend, EndpointError
 from memecmd_utils.local_model import LocalServer
-from memecmd_utils.recordings import Mode, Recordings, TextCache
+from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
@@ -233,10 +233,9 @@ class Run:
         return self.name == self.profile.name and settings_.is_as_shipped(self.profile)
 
     @property
-    def vector_mode(self) -> Mode:
-        """Mode of vectors that this machine computes by itself."""
-        mode = self.profile.models.mode
-        return "auto" if mode == "recorded" and not self.strict else mode
+    def computes(self) -> bool:
+        """Whether this machine computes vectors that are not recorded, for which nobody is paid."""
+        return self.profile.models.mode != "recorded" or not self.strict
 
     @property
     def read_dirs(self) -> list[Path]:
@@ -267,9 +266,8 @@ class Run:
         """The retrieval embedder, or the one named, with its recordings."""
         chosen = self.with_budget(embedder_of(self.profile, name, self.read_dirs))
         is_remote = (name or self.profile.models.embedder) == "endpoint"
-        mode = self.profile.models.mode if is_remote else self.vector_mode
-        write_dir = None if mode == "recorded" else self.write_dir
-        return RecordedEmbedder(chosen, self.read_dirs, write_dir, mode)
+        compute = self.profile.models.mode != "recorded" if is_remote else self.computes
+        return RecordedEmbedder(chosen, self.read_dirs, self.write_dir if compute else None, compute)
 
     def with_budget(self, embedder: Embedder) -> Embedder:
         """The same embedder; where it is an endpoint its requests are held against this run's caps."""
@@ -279,9 +277,9 @@ class Run:
 
     def clip(self, name: str) -> DualEncoder:
         """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        mode = self.profile.models.mode
-        write_dir = None if mode == "recorded" else self.write_dir
-        return DualEncoder(name, self.read_dirs, write_dir, mode, download=may_fetch())
+        compute = self.profile.models.mode != "recorded"
+        write_dir = self.write_dir if compute else None
+        return DualEncoder(name, self.read_dirs, write_dir, compute, download=may_fetch())
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""

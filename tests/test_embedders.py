@@ -6,6 +6,7 @@ pixels, equal tokens, and features that differ by 4e-7 at the most.
 """
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.spending import Budget, Spent
 from memecmd_utils.llm.types import BudgetReached, EndpointError
 from memecmd_utils.recordings import RecordedVectors, normalise
-from memecmd_utils.settings import Endpoint
+from memecmd_utils.settings import Endpoint, load_profile
 
 COMMIT = "c0ffee" * 6 + "0123"
 NAME = f"org/name@{COMMIT[:12]}"
@@ -64,7 +65,7 @@ def test_what_is_missing_is_computed_once_and_a_replay_equals_computing(tmp_path
     mine.encode(["一"], "document")
     assert fake.asked == [("二二", "query"), ("一", "query"), ("三", "query"), ("一", "document")]
     assert first.dtype == np.float32 and np.linalg.norm(first, axis=1) == pytest.approx(1, abs=1e-6)
-    silent = RecordedEmbedder(Fake(), [tmp_path], mode="recorded")
+    silent = RecordedEmbedder(Fake(), [tmp_path], compute=False)
     assert np.array_equal(silent.encode(["一", "二二", "一"], "query"), first) and not silent.embedder.asked
 
 
@@ -110,8 +111,27 @@ def test_an_endpoint_gets_parts_and_the_instruction_before_queries(monkeypatch) 
         embedder = at(server, instruction="查：")
         assert embedder.encode(["一" * n for n in range(1, 9)], "document")[:, 0].tolist() == [*range(1, 9)]
         assert embedder.encode(["一"], "query").tolist() == [[3, 1]]
-    assert [len(body["input"]) for body in server.bodies] == [3, 3, 2, 1]
-    assert server.bodies[0] == {"model": "m", "input": ["一", "一一", "一一一"]}
+    assert sorted(len(body["input"]) for body in server.bodies) == [1, 2, 3, 3]
+    assert {"model": "m", "input": ["一", "一一", "一一一"]} in server.bodies
+
+
+def test_as_many_requests_are_under_way_as_concurrency_says(monkeypatch, tmp_path: Path) -> None:
+    waiting, most = [], []
+
+    def slow(body: dict) -> Answer:
+        now = time.monotonic()
+        waiting[:] = [*(end for end in waiting if end > now), now + 0.1]
+        most.append(len(waiting))
+        return Answer(served(body).body, wait_s=0.1)
+
+    texts = [f"{n}" + "一" * (n % 9) for n in range(20 * embedding.INPUTS)]
+    with FaultServer(slow).running() as server:
+        asked = {"base_url": server.url, "model": "m"}
+        given = {"models.embedder": "endpoint", "models.endpoints.embedder": asked, "models.concurrency": 6}
+        recorded = RecordedEmbedder(embedder_of(load_profile("openai", given)), [tmp_path], tmp_path)
+        rows = recorded.encode(texts, "document")
+    assert (rows[:, 0] / rows[:, 1]).round().tolist() == [len(text) for text in texts]
+    assert max(most) == 6 and len(server.bodies) == 20
 
 
 def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_path: Path) -> None:
@@ -277,7 +297,7 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
     assert len(encoder._recorded._vectors) == 4 + 4
     for name in ("torch", "torchvision", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
-    replay = DualEncoder(model, [tmp_path], mode="recorded")
+    replay = DualEncoder(model, [tmp_path], compute=False)
     assert np.array_equal(replay.encode_texts(texts), rows) and replay.name == encoder.name
     assert np.array_equal(replay.encode_images(shown), seen), "needs neither torch nor weights"
 
@@ -302,7 +322,7 @@ def test_a_sentence_transformer_and_code_that_comes_with_it(torch, tmp_path, mon
 
 def test_a_clip_that_cannot_be_had_says_so(torch, tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match="no vectors of org/clip are recorded; SET='mode=auto'"):
-        _ = DualEncoder("org/clip", mode="recorded").name
+        _ = DualEncoder("org/clip", compute=False).name
     with pytest.raises(ModelMissing, match="org/clip cannot be loaded"):
         _ = DualEncoder("org/clip", download=False).name
     bert = tiny_models.sentence_folder(tmp_path / "tiny").with_name("tiny-bert")

@@ -136,7 +136,7 @@ def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipp
         assert json.loads((run.folder / "usage" / "made-up.json").read_text())["outcomes"] == {
             "unrecorded": 1
         }
-        assert run.embedder().mode == "auto"
+        assert run.embedder().compute
         with run.chat("annotator", "annotation") as chat:
             assert chat.strict, "a library without annotations is no data set"
 
@@ -154,10 +154,10 @@ def test_the_example_is_as_shipped_until_its_file_is_changed(tmp_path, monkeypat
     monkeypatch.setattr(paths, "profiles", tmp_path)
     for name in ("example", "mine", "copy"):
         run = open_run(name, "", name)
-        assert run.name == name and not run.strict and run.embedder().mode == "auto"
+        assert run.name == name and not run.strict and run.embedder().compute
 
 
 def test_an_endpoint_s_embedder_is_never_asked_in_mode_recorded() -> None:
     ends = "endpoints='{embedder: {model: e, base_url: \"http://127.0.0.1:9/v1\"}}'"
     run = open_run("openai", f"{ends} mode=recorded embedder=endpoint")
-    assert not run.strict and run.embedder().mode == "recorded"
+    assert not run.strict and not run.embedder().compute

@@ -45,7 +45,7 @@ def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
                 "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
             )
         made = asking.with_budget(embedder_of(run.profile, name, run.read_dirs))
-        return RecordedEmbedder(made, run.read_dirs, None, "live")
+        return RecordedEmbedder(made, run.read_dirs)
 
     return lambda texts, side: embedder().encode(texts, side)
 

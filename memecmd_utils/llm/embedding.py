@@ -27,17 +27,22 @@ class EndpointEmbedder:
     """Any `/v1/embeddings` endpoint, held against the caps of `budget`."""
 
     def __init__(
-        self, endpoint: Endpoint, query_instruction: str | None = None, budget: Budget | None = None
+        self,
+        endpoint: Endpoint,
+        query_instruction: str | None = None,
+        budget: Budget | None = None,
+        concurrency: int = 8,
     ) -> None:
-        """`query_instruction` goes before queries only."""
+        """`query_instruction` goes before queries only; `concurrency` requests are under way at a time."""
         added = files.dumps(endpoint.extra_body).encode()
         self.name = f"{endpoint.model}@{endpoint.model_label}"
         if endpoint.extra_body:
             self.name += f"-{hashlib.sha256(added).hexdigest()[:8]}"
         self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, budget or Budget()
+        self.concurrency, self.batch = concurrency, concurrency * INPUTS
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Encode, shape [n, dim], in requests of at most `INPUTS` texts.
+        """Encode, shape [n, dim], in requests of at most `INPUTS` texts; `batch` texts keep all of them busy.
 
         Raises `EndpointError`, which says what to set, and `BudgetReached`.
         """
@@ -48,8 +53,9 @@ class EndpointEmbedder:
         # A server with an address of its own may need no key.
         is_free = address(self.endpoint) is not None and not os.getenv(self.endpoint.key_env)
         backend = OpenAIBackend(self.endpoint, key=NO_KEY if is_free else api_key(self.endpoint))
-        parts = [texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS)]
-        return np.concatenate([await self._rows(backend, part) for part in parts])
+        parts = (texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS))
+        asking = chat.Chat(backend, concurrency=self.concurrency)
+        return np.concatenate(await asking.side_by_side(self._rows(backend, part) for part in parts))
 
     async def _rows(self, backend: OpenAIBackend, texts: list[str]) -> np.ndarray:
         """The vectors of one request; an answer that did not arrive whole is asked for again."""
