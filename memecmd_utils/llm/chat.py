@@ -278,14 +278,7 @@ class Chat:
             return answer, UnusableReply("filtered")
         error = _read(answer, reply, parse)
         if _is_cut(reply, asked) and answer.outcome == "unusable":
-            answer.outcome = "length"
-            if reply.think_characters and not reply.text:
-                limit = (self.backend.added or {}).get("max_tokens", asked.sampling.max_tokens)
-                answer.reason = (
-                    f"the model spent its {limit} tokens on thought ({reply.think_characters:,} characters): "
-                    "`extra_body: {max_tokens: 4000}` of the endpoint gives it more, or its own parameter "
-                    "there switches thinking off"
-                )
+            answer.outcome, answer.reason = "length", reply.no_text or answer.reason
         return answer, error
 
 

@@ -36,16 +36,22 @@ IN_A_ROW = 10
 SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
-NO_CREDIT = re.compile(
-    r"(?i)insufficient[_ ](?:quota|balance|credit)|billing_hard_limit_reached|exceeded_current_quota"
-    r"|limit: 0\b|arrearage|余额不足|欠费"
-)
 PARAMETERS = ("max_tokens", "temperature", "presence_penalty", "seed", "logprobs", "top_logprobs")
 """What a server may not know of a request."""
-FILTER_CODE = re.compile(
-    r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
-)
-"""Some services tell of a content filter by a status instead of a reply."""
+REFUSALS = {
+    "credit": re.compile(
+        r"(?i)\A402 |insufficient[_ ](?:quota|balance|credit)|billing_hard_limit_reached"
+        r"|exceeded_current_quota|limit: 0\b|arrearage|余额不足|欠费"
+    ),
+    "model": re.compile(r"\A404 "),
+    "key": re.compile(r"(?i)\A401 |\A400 .*api[ _-]?key"),
+    "busy": re.compile(r"\A(?:408|409|425|429|5\d\d) "),
+    "filter": re.compile(
+        r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
+    ),
+}
+"""What an error means, the first that fits: by its status with the reason on the first line, or by its body
+below. Some services tell of a content filter in this way instead of by a reply."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters and halves of surrogate pairs: they cannot be written or shown."""
 FINISHES = {
@@ -159,6 +165,13 @@ class OpenAIBackend(Backend):
                     raise
                 return Reply(text=f"{refused.status}: {refused.reason}", finish_reason="rejected")
         reply = read_reply(answer)
+        if reply.finish_reason == "length" and reply.think_characters and not reply.text:
+            limit = self.added.get("max_tokens", request.sampling.max_tokens)
+            reply.no_text = (
+                f"the model spent its {limit} tokens on thought ({reply.think_characters:,} characters): "
+                "`extra_body: {max_tokens: 4000}` of the endpoint gives it more, or its own parameter there "
+                "switches thinking off"
+            )
         if reply.finish_reason != "lost":
             self.answered, self._in_a_row[request.task] = self.answered + 1, 0
             self._form = form if request.reply_schema else self._form
@@ -239,19 +252,20 @@ class OpenAIBackend(Backend):
         """What an error status means, with the server's own words."""
         status, text = error.status_code, error.response.text
         reason = self.shown(reason_of(error.body) or text)
-        if status == 402 or NO_CREDIT.search(f"{text} {reason}"):
+        told = f"{status} {reason}\n{text}"
+        meaning = next((name for name, words in REFUSALS.items() if words.search(told)), "")
+        if meaning == "credit":
             return EndpointError(f"the account has no credit left ({status}): {reason}")
-        if status == 404:
+        if meaning == "model":
             return EndpointError(
                 f"{self._where} does not know the model {self.endpoint.model!r} (404): check `model` and "
                 f"`base_url` of the profile. It says: {reason}"
             )
-        is_key = status == 400 and re.search(r"(?i)api[ _-]?key", reason)
-        if status == 401 or is_key or (status == 403 and not self.answered):
+        if meaning == "key" or (status == 403 and not self.answered):
             return EndpointError(
                 f"the endpoint refused the key ({status}): check {self.endpoint.key_env}. It says: {reason}"
             )
-        if status in (408, 409, 425, 429) or status >= 500:
+        if meaning == "busy":
             return GaveUp(self._gave_up(f"status {status}: {reason}"))
         named = {name: "null" for name in PARAMETERS if re.search(rf"\b{name}\b", text)}
         if "max_completion_tokens" in text or not named:
@@ -263,7 +277,7 @@ class OpenAIBackend(Backend):
             "endpoint renames a parameter or leaves it out, "
             f"`extra_body: {{{added[1]}: {added[2]}}}` adds one"
         )
-        return Refused(message, status, reason, bool(FILTER_CODE.search(text)))
+        return Refused(message, status, reason, meaning == "filter")
 
     @property
     def _where(self) -> str:
@@ -311,10 +325,10 @@ class OpenAIBackend(Backend):
 
     async def _note_response(self, response: Any) -> None:
         self._heard = max(self._heard, 2 if response.is_success else 1)
-        if response.status_code == 429 and NO_CREDIT.search(
-            (await response.aread()).decode(errors="replace")
-        ):
-            response.headers["x-should-retry"] = "false"  # which the SDK heeds: money does not come by itself
+        if response.status_code == 429:
+            body = (await response.aread()).decode(errors="replace")
+            if REFUSALS["credit"].search(body):  # money does not come by itself
+                response.headers["x-should-retry"] = "false"  # which the SDK heeds
 
 
 def wire_message(message: Message) -> dict[str, Any]:

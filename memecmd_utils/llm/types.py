@@ -115,6 +115,8 @@ class Reply(BaseModel):
     tokens_out: int = 0
     think_characters: int = 0
     """Length of `<think>` blocks that were taken out of `text`."""
+    no_text: str = ""
+    """Why there is no text and what to do about it, where the endpoint knows."""
     first_token: dict[str, float] | None = None
     """Log-probabilities of the first token's `TOKENS_KEPT` likeliest alternatives, where asked for."""
     yes_no: tuple[float, float] | None = None
