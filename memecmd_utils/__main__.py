@@ -246,7 +246,7 @@ def fetch_local_llm(model: str) -> None:
     from memecmd_utils import local_model as local
 
     path = local.install(model)
-    weights = local.find(model)
+    weights, *_ = local.find(model)
     click.echo(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
 
 

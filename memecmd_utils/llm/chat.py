@@ -199,7 +199,7 @@ class Chat:
             answer, error = self._judge(reply, parse, asked)
             if answer.outcome == UNRECORDED:  # a batch has no answer, or none any more
                 return self._counted(answer)
-            broken = _lost(reply, error, asked)
+            broken = _lost(reply, asked, answer, error)
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
             if broken and lost < LOST_IN_A_ROW and not self.backend.repeats:
                 lost += 1
@@ -302,11 +302,9 @@ def _is_cut(reply: Reply, asked: Request) -> bool:
     return reply.finish_reason == "length" and asked.sampling.max_tokens != 1
 
 
-def _lost(reply: Reply, error: UnusableReply | None, asked: Request) -> str:
+def _lost(reply: Reply, asked: Request, answer: Answer, error: UnusableReply | None) -> str:
     """In what way an unusable reply did not arrive whole; empty where it did, and the model is to blame."""
-    if error is None or isinstance(error, BrokenRules):
-        return ""
-    if reply.refusal or reply.finish_reason == "content_filter":
+    if answer.outcome not in ("unusable", "length"):
         return ""
     if not reply.text:  # a model that spent its tokens on thought has nothing left to send
         thought = reply.think_characters > 0 or asked.sampling.max_tokens == 1
