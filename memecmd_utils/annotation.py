@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memecmd_utils import drawing, library, statistics
 from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
-from memecmd_utils.files import StageOutputError, data_url, paths
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling
@@ -22,8 +22,6 @@ from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["annotate", "annotation_request", "count_keywords", "data_url", "releasable", "word_clouds"]
 
 UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
@@ -139,21 +137,6 @@ def repetitions(value: AnnotationReply) -> list[str]:
         elif second == "s_minus" and library.alike(one[:300], other[:300], LIKENESS):  # sixty are asked for
             broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
-
-
-def releasable(
-    memes: Sequence[Meme], annotations: Sequence[Annotation]
-) -> tuple[list[Meme], list[Annotation]]:
-    """Memes and annotations as a release may hold them.
-
-    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
-    """
-    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
-    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
-    return (
-        [meme for meme in memes if meme.meme_id not in flagged],
-        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
-    )
 
 
 # --- Keywords of Chinese texts with jieba, and the word clouds of Figure 2

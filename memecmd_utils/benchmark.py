@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, grades, learned, retrieval, runs, statistics
-from memecmd_utils.annotation import releasable
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import Split
+from memecmd_utils.release import releasable
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme
 from memecmd_utils.studies import landing

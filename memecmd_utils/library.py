@@ -13,10 +13,10 @@ import multiprocessing
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -26,12 +26,10 @@ from PIL import Image
 
 from memecmd_utils import files, pictures, statistics
 from memecmd_utils.files import cores, paths
-from memecmd_utils.pictures import ImageRejected, LibraryError, decode, decode_bytes
+from memecmd_utils.pictures import ImageRejected, LibraryError, decode
 from memecmd_utils.recordings import TextCache
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
-
-__all__ = ["ImageRejected", "LibraryError", "decode", "decode_bytes"]  # notebooks take them from here
 
 # --- Where memes come from
 
@@ -57,19 +55,19 @@ AUTOMATIC = re.compile(
 GENERIC_FOLDERS = frozenset({"other", "others", "misc", "temp", "tmp", "new", "其他", "其它", "新建文件夹"})
 
 
-class ExampleMeme(NamedTuple):
-    """One row of the table of example memes: all visible text, top to bottom, its English, its picture."""
+class Exit(NamedTuple):
+    """Why a file is not in the library."""
 
-    meme_id: str
-    text: str
-    picture_note: str
-    gloss: str
-    path: Path
+    step: str
+    why: str
+    """In words for `rejected.csv`."""
+    reason: str = ""
+    """Its row of `funnel.csv`: the filter that left it out, or the kind of fault."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Candidate:
-    """An image file that may become a meme."""
+    """An image file that may become a meme, and what becomes of it while the library is built."""
 
     name: str
     """What `rejected.csv`, the curation file and the contact sheet call it; unique."""
@@ -77,50 +75,53 @@ class Candidate:
     group: str
     """Folder; a sample is spread over the groups."""
     path: Path
-    example: ExampleMeme | None = None
-    note: str = ""
+    picture_note: str = ""
     """What the source, the folder and the file name say of the picture; empty where they say nothing."""
+    meme_id: str = ""
+    """Of an example meme; any other is called by its bytes."""
+    text: str | None = None
+    """All visible text of an example meme, top to bottom; that of any other is read by OCR."""
+    gloss: str = ""
+    kept_by_hand: bool = False
+    meme: Meme | None = None
+    pixels: int = 0
+    """Width times height of the picture as the file holds it, before anything is scaled."""
+    exit: Exit | None = None
 
-    def read(self) -> bytes:
-        """Bytes of the image; `ImageRejected` if they cannot be had."""
-        return pictures.read_bytes(self.path)
 
-
-def example_memes(folder: Path | None = None) -> list[ExampleMeme]:
+def example_memes(folder: Path | None = None) -> list[Candidate]:
     """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`."""
     folder, memes = folder or paths.example, []
     with (folder / "memes.csv").open(encoding="utf-8-sig", newline="") as handle:
         for row in csv.DictReader(handle):
-            text = f"{row['caption_top']} {row['caption']}".strip()
-            path = folder / "memes" / f"{row['meme_id']}.webp"
-            memes.append(ExampleMeme(row["meme_id"], text, row["picture_note"], row["gloss"], path))
+            name, text = row["meme_id"], f"{row['caption_top']} {row['caption']}".strip()
+            path = folder / "memes" / f"{name}.webp"
+            memes.append(
+                Candidate(name, name, "example", path, row["picture_note"], name, text, row["gloss"])
+            )
     return memes
 
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders."""
-    found: list[tuple[str, Candidate]] = []
+    by_source: dict[str, list[Candidate]] = {}
     for source in dict.fromkeys(sources):
         if source == "example":
-            for meme in example_memes():
-                note = meme.picture_note
-                found.append((source, Candidate(meme.meme_id, meme.meme_id, source, meme.path, meme, note)))
+            by_source[source] = example_memes()
             continue
-        folder = paths.user_path(source)
+        folder, by_source[source] = paths.user_path(source), []
         described = descriptions(folder)
         for path in pictures.look_through(folder):
             origin = pictures.readable(path.relative_to(folder))
-            parent = PurePosixPath(origin).parent
-            said = (described.get(path.name), picture_note(parent.name, PurePosixPath(origin).stem))
-            note = "；".join(filter(None, said))
-            found.append((source, Candidate(origin, origin, f"{source}/{parent}", path, note=note)))
+            note = picture_note(origin, described.get(path.name, ""))
+            group = f"{source}/{PurePosixPath(origin).parent}"
+            by_source[source].append(Candidate(origin, origin, group, path, note))
     # Two sources may hold the same path; then, and only then, the source is part of the name.
-    count = Counter(candidate.name for _, candidate in found)
-    named = [
-        candidate if count[candidate.name] == 1 else replace(candidate, name=f"{source}/{candidate.name}")
-        for source, candidate in found
-    ]
-    return sorted(named, key=lambda candidate: candidate.name)
+    count = Counter(one.name for candidates in by_source.values() for one in candidates)
+    for source, candidates in by_source.items():
+        for one in candidates:
+            one.name = one.name if count[one.name] == 1 else f"{source}/{one.name}"
+    return sorted(chain(*by_source.values()), key=lambda candidate: candidate.name)
 
 
 def descriptions(folder: Path) -> dict[str, str]:
@@ -140,11 +141,13 @@ def descriptions(folder: Path) -> dict[str, str]:
     return texts
 
 
-def picture_note(folder: str, stem: str) -> str:
-    """What the names of the folder (may be empty) and of the file say; empty if neither says anything."""
-    folder = "" if folder.lower() in GENERIC_FOLDERS else folder
-    said = (("文件夹", folder), ("文件名", stem))
-    return "；".join(f"{what}：{name}" for what, name in said if reads_as_words(name))
+def picture_note(origin: str, description: str = "") -> str:
+    """What is known of a picture: its description, and names of folder and file that say something."""
+    path = PurePosixPath(origin)
+    folder = "" if path.parent.name.lower() in GENERIC_FOLDERS else path.parent.name
+    names = (("文件夹", folder), ("文件名", path.stem))
+    hints = [description, *(f"{what}：{name}" for what, name in names if reads_as_words(name))]
+    return "；".join(filter(None, hints))
 
 
 def reads_as_words(name: str) -> bool:
@@ -254,15 +257,6 @@ def reading_order(lines: list[Line]) -> list[Line]:
 # --- Duplicates: the same picture (64-bit perceptual hash) with the same text
 
 
-class NearDuplicates(NamedTuple):
-    """What `near_duplicate_groups` found; numbers are positions in the input."""
-
-    groups: list[list[int]]
-    """First the one to keep (the earliest), then those that are near it; each position at most once."""
-    doubtful: list[tuple[int, int]]
-    """Pairs of like pictures of which one has no text, or neither while their hashes differ."""
-
-
 def phash(image: Image.Image) -> int:
     """64-bit DCT perceptual hash of a picture."""
     import imagehash
@@ -283,11 +277,14 @@ def close_pairs(hashes: Sequence[int], max_distance: int) -> list[tuple[int, int
 
 def near_duplicate_groups(
     hashes: Sequence[int], texts: Sequence[str], max_distance: int = 6
-) -> NearDuplicates:
+) -> tuple[list[list[int]], list[tuple[int, int]]]:
     """Find near duplicates: hash distance <= `max_distance` and texts at least 0.9 alike.
 
-    Memes share a picture and differ in the caption, so a hash alone would throw different memes away. The
-    earliest of the input is kept and takes everything near it; what is near only to a dropped one stays.
+    Memes share a picture and differ in the caption, so a hash alone would throw different memes away.
+
+    Returns groups and doubtful pairs, as positions in the input. A group has first the one to keep, which is
+    the earliest, then everything near it; what is near only to a dropped one stays. A pair of like pictures
+    is doubtful where one has no text, or neither while their hashes differ.
     """
     plain = [normalise_text(text) for text in texts]
     groups, dropped, doubtful = {}, set(), []
@@ -297,7 +294,7 @@ def near_duplicate_groups(
         elif i not in dropped and j not in dropped and alike(plain[i], plain[j], 0.9):
             dropped.add(j)
             groups.setdefault(i, [i]).append(j)
-    return NearDuplicates(list(groups.values()), doubtful)
+    return list(groups.values()), doubtful
 
 
 def normalise_text(text: str) -> str:
@@ -329,20 +326,6 @@ STEPS = (UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED)
 DIED = "the process that read it died or took longer than five minutes"
 
 
-class Exit(NamedTuple):
-    """Why a file is not in the library: the step, and in words for `rejected.csv`."""
-
-    step: str
-    why: str
-
-    @property
-    def reason(self) -> str:
-        """A row of `funnel.csv`: the filter that left it out, or the kind of fault."""
-        if self.step == FILTER:
-            return re.findall(r"\((\w+)", self.why)[-1]
-        return re.split(r"[:(,;]", self.why)[0].strip() if self.step == UNDECODABLE else ""
-
-
 class Reading(NamedTuple):
     """What was found in an image; of one that is left out only `exit` and what led to it."""
 
@@ -358,17 +341,23 @@ class Reading(NamedTuple):
     """Width times height of the picture as the file holds it, before anything is scaled."""
 
 
+def undecodable(reason: ImageRejected) -> Exit:
+    """How a file leaves that is no picture, or none that can be read."""
+    return Exit(UNDECODABLE, str(reason), reason.kind)
+
+
 def filtered(filters: Filters, picture: Image.Image, text: str | None = None) -> Exit | None:
     """The filter that leaves out a picture of this size or, where its text is known, with this text."""
     short, long = sorted(picture.size)
     if short < filters.min_side:
-        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})")
+        return Exit(FILTER, f"shorter side of {short} pixels (min_side {filters.min_side})", "min_side")
     if filters.max_aspect_ratio is not None and long > filters.max_aspect_ratio * short:
         limit = f"max_aspect_ratio {filters.max_aspect_ratio:g}"
-        return Exit(FILTER, f"sides as {long / short:.2f} to 1 ({limit})")
-    length = None if text is None else len("".join(text.split()))
-    if filters.max_text_chars is not None and (length or 0) > filters.max_text_chars:
-        return Exit(FILTER, f"{length} characters of text (max_text_chars {filters.max_text_chars})")
+        return Exit(FILTER, f"sides as {long / short:.2f} to 1 ({limit})", "max_aspect_ratio")
+    length = len("".join((text or "").split()))
+    if filters.max_text_chars is not None and length > filters.max_text_chars:
+        limit = f"max_text_chars {filters.max_text_chars}"
+        return Exit(FILTER, f"{length} characters of text ({limit})", "max_text_chars")
     return None
 
 
@@ -382,16 +371,16 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
     try:
         picture = decode(path)
     except ImageRejected as reason:
-        return Reading(Exit(UNDECODABLE, str(reason)))
+        return Reading(undecodable(reason))
     if max(picture.size) > THINNEST * min(picture.size):
-        return Reading(Exit(UNDECODABLE, f"too thin: {picture.width} x {picture.height}"))
+        return Reading(undecodable(ImageRejected("too thin", f"{picture.width} x {picture.height}")))
     if out := filtered(filters, picture):
         return Reading(out)
     pixels = picture.width * picture.height
     try:
         text = (ocr or _ocr_of_process()).read_text(picture) if text is None else text
     except Exception as error:  # one odd picture must not end the reading of thousands
-        return Reading(Exit(UNDECODABLE, f"the OCR engine failed: {error}".splitlines()[0]))
+        return Reading(undecodable(ImageRejected("the OCR engine failed", str(error))))
     if out := filtered(filters, picture, text):
         return Reading(out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
@@ -428,7 +417,7 @@ def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Ite
                     try:
                         yield next(readings)
                     except (ProcessExpired, TimeoutError):
-                        yield Reading(Exit(UNDECODABLE, DIED))
+                        yield Reading(undecodable(ImageRejected(DIED)))
             finally:
                 pool.stop()
 
@@ -464,14 +453,6 @@ class LibraryReport(NamedTuple):
     funnel: Path
 
 
-class Seen(NamedTuple):
-    """An image that was read and may be kept; `pixels` counts the whole picture."""
-
-    candidate: Candidate
-    meme: Meme
-    pixels: int
-
-
 def build_library(
     profile: Profile, run_dir: Path, ocr: Any = None, ocr_cache: TextCache | None = None
 ) -> LibraryReport:
@@ -481,57 +462,55 @@ def build_library(
     `contact_sheet.html`. `LibraryError` for an unusable source or curation file, or if no meme is left.
     """
     candidates = find_candidates(profile.library.sources)
-    decisions: list[Decision] = []
-    if profile.library.curation is not None:
-        decisions = read_curation(paths.user_path(profile.library.curation), {c.name for c in candidates})
-    wanted = {decision.file for decision in decisions if decision.action == "keep"}
-    exits = {
-        d.file: Exit(CURATION, f"dropped by the curation file{': ' if d.why else ''}{d.why}")
-        for d in decisions
-        if d.action == "drop"
-    }
-    order = _in_order([c for c in candidates if c.name not in exits], profile)
-    order.sort(key=lambda c: c.name not in wanted)  # files to keep are in every sample
-    seen = _read_all(order, profile, run_dir, wanted, exits, ocr, ocr_cache)
-    near, doubtful = _near_duplicates(seen, wanted)
-    for j, i in near.items():
-        exits[seen[j].candidate.name] = Exit(NEAR, f"near duplicate of {seen[i].candidate.name}")
-    kept = sorted(
-        (i for i in range(len(seen)) if i not in near),
-        key=lambda i: (seen[i].meme.origin, seen[i].meme.meme_id),
-    )
+    decisions = _curate(candidates, profile)
+    _read_all([one for one in candidates if one.exit is None], profile, run_dir, ocr, ocr_cache)
+    near, doubtful = _leave_out_near_duplicates([one for one in candidates if one.meme])
+    memes = [one for one in candidates if one.meme and one.exit is None]
+    left_out = [one for one in candidates if one.exit]
     rejected_csv, funnel = run_dir / "rejected.csv", run_dir / "funnel.csv"
-    rejected = [{"file": name, "reason": exits[name].why} for name in sorted(exits)]
+    rejected = [{"file": one.name, "reason": one.exit.why} for one in left_out]
     files.write_frame(rejected_csv, pd.DataFrame(rejected, columns=["file", "reason"]))
-    write_funnel(funnel, len(candidates), exits.values(), len(kept), profile.library.filters)
-    if not kept:
+    write_funnel(funnel, candidates, profile.library.filters)
+    if not memes:
         first = "; the first: {file}: {reason}".format(**rejected[0]) if rejected else ""
         raise LibraryError(f"no meme is left of {len(candidates)} files, see {rejected_csv}{first}")
-    copies = {one.meme.file for one in seen}
+    copies = {one.meme.file for one in candidates if one.meme}
     for path in (run_dir / "memes").iterdir():
         if f"memes/{path.name}" not in copies:  # an earlier run with other settings left it
             path.unlink()
-    pairs = [(i, j) for i, j in doubtful if {i, j} <= set(kept)]
-    sheet = files.templates().get_template("contact_sheet.html.j2")
-    page = sheet.render(
-        name=run_dir.name,
-        memes=[seen[i] for i in kept],
-        doubtful=[(seen[i], seen[j]) for i, j in pairs],
-        near=[(seen[i], seen[j]) for j, i in sorted(near.items())],
-        # A person can overrule these steps, and no others.
-        left_out=[(file, e.why, e.step in (FILTER, NEAR, CURATION)) for file, e in sorted(exits.items())],
-        decisions=decisions,
-    )
-    files.write_text(run_dir / "contact_sheet.html", page)
-    files.write_parquet(run_dir / "memes.parquet", [seen[i].meme for i in kept], Meme)
-    return LibraryReport(len(candidates), len(kept), len(pairs), rejected_csv, funnel)
+    memes.sort(key=lambda one: (one.meme.origin, one.meme.meme_id))
+    page = files.templates().get_template("contact_sheet.html.j2")
+    sheet = page.render(
+        name=run_dir.name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=decisions,
+        curable=(FILTER, NEAR, CURATION),  # a person can overrule these steps, and no others
+    )  # fmt: skip
+    files.write_text(run_dir / "contact_sheet.html", sheet)
+    files.write_parquet(run_dir / "memes.parquet", [one.meme for one in memes], Meme)
+    return LibraryReport(len(candidates), len(memes), len(doubtful), rejected_csv, funnel)
 
 
-def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
-    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size."""
+def _curate(candidates: Sequence[Candidate], profile: Profile) -> list["Decision"]:
+    """Mark the candidates that the curation file keeps or drops; what it says, empty without one."""
+    if profile.library.curation is None:
+        return []
+    by_name = {one.name: one for one in candidates}
+    decisions = read_curation(paths.user_path(profile.library.curation), by_name)
+    for file, action, why in decisions:
+        if action == "keep":
+            by_name[file].kept_by_hand = True
+        else:
+            by_name[file].exit = Exit(CURATION, f"dropped by the curation file{': ' if why else ''}{why}")
+    return decisions
+
+
+def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candidate]:
+    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size.
+
+    Those kept by hand are in every sample.
+    """
     if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
-        return sorted(candidates, key=lambda c: (c.example is None, c.name))
+        return sorted(candidates, key=lambda c: (not c.kept_by_hand, not c.meme_id, c.name))
     groups: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault(candidate.group, []).append(candidate)
@@ -540,39 +519,33 @@ def _in_order(candidates: list[Candidate], profile: Profile) -> list[Candidate]:
         rng = statistics.rng(profile.seed, "library", name)
         for rank, index in enumerate(rng.permutation(len(members))):
             place[members[index].name] = (rank + float(rng.random())) / len(members)
-    return sorted(candidates, key=lambda c: (place[c.name], c.name))
+    return sorted(candidates, key=lambda c: (not c.kept_by_hand, place[c.name], c.name))
 
 
 def _read_all(
-    order: Sequence[Candidate],
-    profile: Profile,
-    run_dir: Path,
-    wanted: Collection[str],
-    exits: dict[str, Exit],
-    ocr: Any,
-    cache: TextCache | None,
-) -> list[Seen]:
-    """Read candidates until there are `max_memes`, and write their copies; `exits` takes those that leave."""
+    candidates: Sequence[Candidate], profile: Profile, run_dir: Path, ocr: Any, cache: TextCache | None
+) -> None:
+    """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies."""
     from tqdm.auto import tqdm
 
-    limit = profile.library.max_memes or len(order)
+    order = _in_order(candidates, profile)
+    limit, done = profile.library.max_memes or len(order), 0
     ocr_id = (ocr or RapidOcr()).ocr_id
     first_with: dict[str, str] = {}  # SHA-256 -> name
-    seen, waiting = [], iter(order)
+    waiting = iter(order)
     with tqdm(total=min(limit, len(order)), desc="memes", unit="meme") as bar:
-        while part := list(islice(waiting, limit - len(seen))):  # what is rejected is made up for
+        while part := list(islice(waiting, limit - done)):  # what is rejected is made up for
             todo, jobs = [], []
             for one in part:
                 try:
-                    sha256 = hashlib.sha256(one.read()).hexdigest()
+                    sha256 = hashlib.sha256(pictures.read_bytes(one.path)).hexdigest()
                 except ImageRejected as reason:
-                    exits[one.name] = Exit(UNDECODABLE, str(reason))
+                    one.exit = undecodable(reason)
                     continue
                 if first_with.setdefault(sha256, one.name) != one.name:
-                    exits[one.name] = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
+                    one.exit = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
                     continue
-                filters = Filters() if one.name in wanted else profile.library.filters
-                text = one.example.text if one.example else None
+                filters, text = Filters() if one.kept_by_hand else profile.library.filters, one.text
                 if cache is not None and text is None:
                     text = cache.get(f"{sha256}|{ocr_id}")
                 todo.append((one, sha256))
@@ -582,74 +555,74 @@ def _read_all(
                 if cache is not None and known is None and reading.text is not None:
                     cache.put(f"{sha256}|{ocr_id}", reading.text)
                 if reading.exit is not None:
-                    exits[one.name] = reading.exit
+                    one.exit = reading.exit
                     continue
-                meme = _meme(one, sha256, reading, profile)
-                with files.atomic_path(run_dir / meme.file) as target:
+                one.meme, one.pixels = _meme(one, sha256, reading, profile), reading.pixels
+                with files.atomic_path(run_dir / one.meme.file) as target:
                     target.write_bytes(reading.normal)
-                seen.append(Seen(one, meme, reading.pixels))
+                done += 1
                 bar.update()
-    return seen
 
 
 def _meme(one: Candidate, sha256: str, reading: Reading, profile: Profile) -> Meme:
-    example, text = one.example, reading.text or ""
-    meme_id = example.meme_id if example else sha256[:12]
+    is_example, text = bool(one.meme_id), reading.text or ""
+    meme_id = one.meme_id or sha256[:12]
     return Meme(
-        source="drawn" if example else "user image",
+        source="drawn" if is_example else "user image",
         profile=profile.name,
         seed=profile.seed,
         meme_id=meme_id,
         file=f"memes/{meme_id}.png",
-        text=text if example else WRAP.sub("", text),
-        text_source="known" if example else ("ocr" if text else "none"),
-        picture_note=one.note,
-        gloss=example.gloss if example else "",
+        text=text if is_example else WRAP.sub("", text),
+        text_source="known" if is_example else ("ocr" if text else "none"),
+        picture_note=one.picture_note,
+        gloss=one.gloss,
         origin=one.origin,
         sha256=sha256,
         phash=f"{reading.phash:016x}",
         width=reading.size[0],
         height=reading.size[1],
-        licence=LICENCE if example else "",
+        licence=LICENCE if is_example else "",
     )
 
 
-def _near_duplicates(
-    seen: Sequence[Seen], wanted: Collection[str]
-) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Positions: dropped -> the one it is near, and doubtful pairs.
+Pair = tuple[Candidate, Candidate]
+
+
+def _leave_out_near_duplicates(candidates: Sequence[Candidate]) -> tuple[list[Pair], list[Pair]]:
+    """Mark near duplicates; pairs of the one that stays and the one that leaves, and doubtful pairs.
 
     Of near duplicates the largest picture stays, of equally large ones the first by name. Example memes and
-    files marked `keep` are never dropped.
+    those kept by hand are never left out.
     """
+    order = sorted(candidates, key=lambda one: (not one.meme_id, -one.pixels, one.name))
+    groups, doubtful = near_duplicate_groups(
+        [int(one.meme.phash, 16) for one in order], [one.meme.text for one in order]
+    )
+    near = [(order[first], order[other]) for first, *others in groups for other in others]
+    near = [pair for pair in near if not (pair[1].meme_id or pair[1].kept_by_hand)]
+    for first, other in near:
+        other.exit = Exit(NEAR, f"near duplicate of {first.name}")
+    pairs = [(order[i], order[j]) for i, j in doubtful]
+    stay = [pair for pair in pairs if not (pair[0].exit or pair[1].exit)]
+    return sorted(near, key=lambda pair: pair[1].name), stay
 
-    def place(i: int) -> tuple[bool, int, str]:
-        return seen[i].candidate.example is None, -seen[i].pixels, seen[i].candidate.name
 
-    order = sorted(range(len(seen)), key=place)
-    memes = [seen[i].meme for i in order]
-    found = near_duplicate_groups([int(m.phash, 16) for m in memes], [m.text for m in memes])
-    near = {order[other]: order[first] for first, *others in found.groups for other in others}
-    for i in [i for i in near if seen[i].candidate.example or seen[i].candidate.name in wanted]:
-        del near[i]
-    return near, [(order[i], order[j]) for i, j in found.doubtful]
-
-
-def write_funnel(target: Path, found: int, exits: Iterable[Exit], kept: int, filters: Filters) -> None:
+def write_funnel(target: Path, candidates: Sequence[Candidate], filters: Filters) -> None:
     """Write `funnel.csv`: step, reason, the files that left there, and those left over.
 
-    What left nowhere and is not kept was not sampled. Filters in use stand in it even where nothing left.
+    Filters in use stand in it even where nothing left.
     """
+    exits = [one.exit or Exit(NOT_SAMPLED, "") for one in candidates if one.exit or not one.meme]
     counts = Counter((exit_.step, exit_.reason) for exit_ in exits)
-    counts[NOT_SAMPLED, ""] += found - counts.total() - kept
     in_use = {name for name, value in filters if value != getattr(Filters(), name)}
-    rows, left = [("found", "", found, found)], found
+    rows, left = [("found", "", len(candidates), len(candidates))], len(candidates)
     for step in STEPS:
         reasons = {reason for at, reason in counts if at == step} | (in_use if step == FILTER else set())
         for reason in sorted(reasons or ({""} if step != FILTER else ())):
             left -= counts[step, reason]
             rows.append((step, reason, counts[step, reason], left))
-    rows.append(("kept", "", kept, kept))
+    rows.append(("kept", "", left, left))
     files.write_frame(target, pd.DataFrame(rows, columns=["step", "reason", "files", "left"]))
 
 
@@ -674,11 +647,8 @@ def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
         raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
     decisions: dict[str, Decision] = {}
     for number, row in enumerate(rows.map(files.unguarded).to_dict("records"), start=2):
-        file, action, where = (
-            row["file"],
-            row["action"].strip().lower(),
-            f"curation file {path.name} line {number}",
-        )
+        file, action = row["file"], row["action"].strip().lower()
+        where = f"curation file {path.name} line {number}"
         if action not in ("keep", "drop"):
             raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
         if file not in known:

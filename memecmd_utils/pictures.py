@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, ImageStat, UnidentifiedImageError, features
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from memecmd_utils.files import MemecmdError, data_url
 
@@ -35,7 +35,11 @@ SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS arch
 
 
 class ImageRejected(ValueError):
-    """A file that cannot become a meme; the message is a plain reason for `rejected.csv`."""
+    """A file that cannot become a meme; the message, `kind: detail`, is a plain reason for `rejected.csv`."""
+
+    def __init__(self, kind: str, detail: str = "") -> None:
+        super().__init__(": ".join(filter(None, (kind, *detail.splitlines()[:1]))))
+        self.kind = kind
 
 
 class LibraryError(MemecmdError, ValueError):
@@ -51,7 +55,7 @@ def decode(path: Path) -> Image.Image:
         return decode_bytes(read_bytes(path))
     except ImageRejected as error:
         if path.suffix.lower() in UNREAD:
-            raise ImageRejected(f"format not read: {path.suffix[1:].upper()}") from error
+            raise ImageRejected("format not read", path.suffix[1:].upper()) from error
         raise
 
 
@@ -62,10 +66,10 @@ def read_bytes(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise ImageRejected("not a regular file")
         if status.st_size > MAX_BYTES:
-            raise ImageRejected(f"file too large: {status.st_size:,} bytes (limit {MAX_BYTES:,})")
+            raise ImageRejected("file too large", f"{status.st_size:,} bytes (limit {MAX_BYTES:,})")
         return path.read_bytes()
     except OSError as error:
-        raise ImageRejected(f"cannot be read: {error.strerror or error}") from error
+        raise ImageRejected("cannot be read", error.strerror or str(error)) from error
 
 
 def decode_bytes(data: bytes) -> Image.Image:
@@ -87,35 +91,23 @@ def decode_bytes(data: bytes) -> Image.Image:
     except ImageRejected:
         raise
     except (Image.DecompressionBombError, MemoryError) as error:
-        raise ImageRejected(f"too many pixels to decode it: {error}") from error
+        raise ImageRejected("too many pixels to decode it", str(error)) from error
     except UnidentifiedImageError as error:
-        raise ImageRejected(f"not an image ({', '.join(FORMATS)} are read)") from error
+        raise ImageRejected("not an image", f"none of {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders meet hostile bytes and raise almost anything
-        raise ImageRejected(f"broken image data: {error}".splitlines()[0]) from error
+        raise ImageRejected("broken image data", str(error)) from error
 
 
 def _first_with_something(image: Image.Image) -> Image.Image:
-    """The first frame; where it is of one colour, the first with at least half of the most contrast."""
-    found: list[tuple[float, Image.Image]] = []
+    """The first frame in which the eye finds more than one colour."""
     for number in range(min(getattr(image, "n_frames", 1), FRAMES)):
         image.seek(number)
         image.load()
         _check_size(*image.size)  # a GIF frame may enlarge the canvas
         frame = _to_rgb(_turned(image))
-        found.append((_contrast(frame), frame))
-        if number == 0 and found[0][0] > 0:
+        if any(high - low > SEEN for low, high in frame.getextrema()):
             return frame
-    most = max(contrast for contrast, _ in found)
-    if most == 0:
-        raise ImageRejected("only one colour: the picture is empty")
-    return next(frame for contrast, frame in found if contrast >= most / 2)
-
-
-def _contrast(picture: Image.Image) -> float:
-    """Standard deviation of the liveliest channel; 0 where the eye finds one colour."""
-    if all(high - low <= SEEN for low, high in picture.getextrema()):
-        return 0.0
-    return max(ImageStat.Stat(picture).stddev)
+    raise ImageRejected("only one colour", "the picture is empty")
 
 
 def _without_notes(data: bytes) -> bytes:
@@ -133,9 +125,9 @@ def _without_notes(data: bytes) -> bytes:
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
-        raise ImageRejected(f"too many pixels: {width:,} x {height:,} (limit {MAX_PIXELS:,})")
+        raise ImageRejected("too many pixels", f"{width:,} x {height:,} (limit {MAX_PIXELS:,})")
     if min(width, height) < MIN_SIDE:
-        raise ImageRejected(f"too small: {width} x {height} (least side {MIN_SIDE})")
+        raise ImageRejected("too small", f"{width} x {height} (least side {MIN_SIDE})")
 
 
 def _turned(image: Image.Image) -> Image.Image:

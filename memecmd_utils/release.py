@@ -34,6 +34,21 @@ class ReleaseError(MemecmdError, ValueError):
 # --- The tables
 
 
+def releasable(
+    memes: Sequence[schemas.Meme], annotations: Sequence[schemas.Annotation]
+) -> tuple[list[schemas.Meme], list[schemas.Annotation]]:
+    """Memes and annotations as a release may hold them.
+
+    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
+    """
+    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
+    empty = dict.fromkeys((*schemas.AnnotationReply.model_fields, "unscored"), "")
+    return (
+        [meme for meme in memes if meme.meme_id not in flagged],
+        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
+    )
+
+
 class ReleaseMeme(schemas.Meme):
     """A meme of a release. `file` is empty where the picture may not be passed on."""
 

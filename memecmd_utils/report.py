@@ -17,7 +17,7 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import annotation, benchmark, evaluation, files, release, schemas, statistics
+from memecmd_utils import benchmark, evaluation, files, release, schemas, statistics
 from memecmd_utils import grades as graded
 from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
 from memecmd_utils.files import MemecmdError, paths
@@ -55,7 +55,7 @@ class Records:
 
 def load_records(run: Run) -> Records:
     """Read the records of a run, each checked against its schema."""
-    memes, annotations = annotation.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
+    memes, annotations = release.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
     dialogues = run.load(schemas.Dialogue)
     return Records(
         memes=memes,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, files, retrieval
+from memecmd_utils import annotation, files, release, retrieval
 from memecmd_utils.annotation import CheckedAnnotationReply
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
@@ -79,7 +79,7 @@ def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: 
     blind = annotation.annotation_request(meme, 1).messages[-1]
     assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
     path = made_up.meme_files(tmp_path, (8, 8))["m1"]
-    picture = annotation.data_url(path.read_bytes())
+    picture = files.data_url(path.read_bytes())
     seeing = annotation.annotation_request(meme, 1, lambda _: picture).messages[-1]
     assert "看不到图" not in seeing.text
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
@@ -122,7 +122,7 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
 
     said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n]) for n in range(4)]
     assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
-    memes, annotations = annotation.releasable(MEMES[:4], said)
+    memes, annotations = release.releasable(MEMES[:4], said)
     assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
     assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")
 
