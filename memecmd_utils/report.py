@@ -238,7 +238,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
             [row for row in studies["ablation"] if row["measure"] == "nDCG@5"],
             ("embedder", "compares", "full", "rest", "difference"),
         ),
-        "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "mean", "clear")),
+        "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "difference", "clear")),
         "judges": printed(
             studies["trust"],
             ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from memecmd_utils.runs import Run
-from memecmd_utils.studies.ablation import compare_sources, fit_weights, leave_one_out
+from memecmd_utils.studies.ablation import compare_sources, leave_one_out
 from memecmd_utils.studies.selection import threshold_tables
 from memecmd_utils.studies.specification_curve import (
     claims_figure,

