@@ -74,7 +74,7 @@ def reproduce(choice: Choice, templates: bool) -> None:
             from memecmd_utils import fetch
 
             for one in fetch.locate(profile).values():
-                state = one.state if one.path else f"not here ({one.why}). {one.source.how_to_provide()}"
+                state = one.state if one.path else f"not here ({one.state}). {one.source.how_to_provide()}"
                 click.echo(f"{one.source.title}: {state}")
         run_notebook.note_inputs(run)
         names = run_notebook.out_of_date(run, templates)

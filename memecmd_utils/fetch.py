@@ -13,7 +13,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import yaml
@@ -65,15 +65,17 @@ class Source(BaseModel):
     """What must be there: words, and patterns relative to its folder, of which any will do."""
     notes: str = ""
 
+    @property
+    def key(self) -> str:
+        """Its key in the profile and in `SET=`."""
+        return KEYS.get(self.name, self.name)
+
     def how_to_provide(self) -> str:
-        """Which repository, which files and which key of `SET=` bring the data set."""
-        key = KEYS.get(self.name, self.name)
-        how = f'Give its folder or file: SET="{key}=PATH".'
-        if self.url:
-            how = f'Clone {self.url} and give its folder: SET="{key}=FOLDER", or put it into '
-            how += f"data/raw/templates/{self.name}."
+        """How to bring the data set, and what it must hold."""
         held = "; ".join(f"{words} ({' or '.join(patterns)})" for words, patterns in self.holds.items())
-        return f"{how} It must hold {held}.{f' Note: {self.notes}.' if self.notes else ''}"
+        clone = f", or clone {self.url} into data/raw/templates/{self.name}" if self.url else ""
+        note = f" {self.notes}." if self.notes else ""
+        return f'Give its folder or file, SET="{self.key}=PATH"{clone}. It must hold {held}.{note}'
 
     def missing_parts(self, path: Path) -> str:
         """What a folder or a single file does not hold, in words; empty where everything is there."""
@@ -215,13 +217,13 @@ def unpack(archive: Path, folder: Path) -> int:
 
 
 class LocatedSource(NamedTuple):
-    """Where a data set is, or why it is not there."""
+    """Where a data set is."""
 
     source: Source
-    state: Literal["given", "fetched", "missing"]
-    path: Path | None = None
-    why: str = ""
-    """Why it is missing."""
+    path: Path | None
+    """None where it is missing."""
+    state: str
+    """`given` or `fetched`, or why it is missing."""
 
 
 def locate(
@@ -229,36 +231,36 @@ def locate(
 ) -> dict[str, LocatedSource]:
     """Look for the data sets `names` (None: all), fetch what no profile key names, and say where each is.
 
-    Nothing is fetched without `fetch`, or where one of `OFFLINE` is set. A data set that cannot be had has
-    `state` "missing" and `why`; only what a user gave and is not what it should be raises `SourceError`.
+    Nothing is fetched without `fetch`, or where one of `OFFLINE` is set. Only what a user gave and is not
+    what it should be raises `SourceError`.
     """
-    found = {}
-    for source in source_list("template_sources"):
-        if names is None or source.name in names:
-            given = getattr(profile.cm50, KEYS.get(source.name, source.name))
-            found[source.name] = _locate(source, given, fetch and may_fetch())
-    return found
+    return {
+        source.name: _locate(source, getattr(profile.cm50, source.key), fetch and may_fetch())
+        for source in source_list("template_sources")
+        if names is None or source.name in names
+    }
 
 
 def _locate(source: Source, given: str | None, fetch: bool) -> LocatedSource:
     folder = paths.user_path(given) if given else paths.raw / "templates" / source.name
     own, why = bool(given) or is_users(folder), ""
     if not own:
-        if not source.url:
-            return LocatedSource(source, "missing", why="not published for all")
         try:
-            if fetch:
+            if fetch and source.url:
                 fetch_repository(source.url, folder, source.want, source.skip, source.commit)
         except SourceError as error:
             why = str(error)
         if not commit_of(folder):
-            return LocatedSource(source, "missing", why=why or "fetching is off")
-    if not folder.exists() or (lacking := source.missing_parts(folder)):
-        why = f"{folder} does not hold {lacking}" if folder.exists() else f"{folder} does not exist"
-        if own:
-            raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
-        return LocatedSource(source, "missing", why=why)
-    return LocatedSource(source, "given" if own else "fetched", folder)
+            return LocatedSource(
+                source, None, why or ("fetching is off" if source.url else "not published for all")
+            )
+    lacking = source.missing_parts(folder) if folder.exists() else ""
+    if folder.exists() and not lacking:
+        return LocatedSource(source, folder, "given" if own else "fetched")
+    why = f"{folder} does not hold {lacking}" if lacking else f"{folder} does not exist"
+    if own:
+        raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
+    return LocatedSource(source, None, why)
 
 
 def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
@@ -267,13 +269,13 @@ def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
 
     rows = [
         {
-            "data set": one.source.title,
-            "key": KEYS.get(name, name),
-            "state": one.state,
-            "licence": one.source.licence,
-            "what to give": "" if one.path else one.source.how_to_provide(),
+            "data set": source.title,
+            "key": source.key,
+            "state": state if path else "missing",
+            "licence": source.licence,
+            "what to give": "" if path else source.how_to_provide(),
         }
-        for name, one in located.items()
+        for source, path, state in located.values()
     ]
     return pd.DataFrame(rows)
 

@@ -172,9 +172,9 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
         "memecap": ("given", one),
         "figmemes": ("given", place / "raw" / "templates" / "figmemes"),
     }
-    assert found["cm50"].why == "fetching is off"
+    assert found["cm50"].state == "fetching is off"
     table = fetch.source_table(found).set_index("key")
-    assert 'SET="published=FOLDER"' in table.loc["published", "what to give"]
+    assert 'SET="published=PATH"' in table.loc["published", "what to give"]
     assert "form" in table.loc["figmemes_labels", "what to give"]
     fill(place / "bad", "memes/A.txt")
     for given, why in (("bad", "does not hold memes, one file a template"), ("none", "does not exist")):
@@ -189,12 +189,12 @@ def test_a_data_set_is_fetched_once_and_a_missing_one_says_why(place: Path, monk
         git(home, *words)
     for _ in range(2):
         found = fetch.locate(Profile(name="x"))
-        assert (found["memecap"].state, found["imgflip"].state) == ("fetched", "missing")
-        assert found["memecap"].path and "git fetch failed" in found["imgflip"].why
+        assert found["memecap"].state == "fetched" and found["memecap"].path
+        assert found["imgflip"].path is None and "git fetch failed" in found["imgflip"].state
         shutil.rmtree(home, ignore_errors=True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch.locate(Profile(name="x"), names=["memecap"]).keys() == {"memecap"}
-    assert fetch.locate(Profile(name="x"))["imgflip"].why == "fetching is off"
+    assert fetch.locate(Profile(name="x"))["imgflip"].state == "fetching is off"
 
 
 # --- HTTP -------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def memecap_items(run: Run) -> list[RetrievalItem]:
     """Memes of MemeCap's test set with a picture."""
     source = fetch.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
     if source.path is None:
-        raise DataSetError(f"{source.source.title} is not here ({source.why})")
+        raise DataSetError(f"{source.source.title} is not here ({source.state})")
     found = [
         (meme.name, Path(meme.image).stem, "",
          {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions, "title": [meme.title]})
