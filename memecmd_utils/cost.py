@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import evaluation, retrieval, runs, schemas
+from memecmd_utils import retrieval, runs, schemas, tables
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.dialogue import sizes
 from memecmd_utils.files import paths
@@ -107,7 +107,7 @@ def _judge_row(profile: Profile, number: int, judge: Judge, n_dialogues: int, n_
         return _row(profile, stage, "yes_no", "judge", calls, window, number=number, part=part)
     if given.judge_unit == "meme":
         return _row(profile, stage, "rating", "judge", sampled, window, 1, number)
-    spans = evaluation.lengths(places + 1)
+    spans = tables.lengths(places + 1)
     calls, turns = len(rates) * n_dialogues * len(spans), sum(spans) / len(spans)
     memes = sent / (len(rates) * n_dialogues * (places + 1)) * turns if calls else 0
     return _row(profile, stage, "rating", "judge", calls, turns, 1, number, answers=memes)

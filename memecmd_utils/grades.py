@@ -251,23 +251,8 @@ def grades_of_placed(placements: Sequence[Placement], truth: GroundTruth) -> dic
     return {strategy: values for strategy, values in found.items() if len(values) == placed[strategy]}
 
 
-PLACED = ("strategy", "memes", "ungraded", "mean grade", "ungraded as 0")
 AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
 """Columns of the two tables."""
-
-
-def placed_table(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:
-    """Mean grade (0-2) of the placed memes that were graded, a row a strategy; none without ground truth.
-
-    `ungraded` is the share that nobody graded. They were in no system's pool, so most of them fit worse: the
-    mean over all memes should lie between `ungraded as 0`, which counts them so, and `mean grade`.
-    """
-    by_strategy, rows = placed_grades(placements, truth), []
-    for name, memes in Counter(p.strategy for p in placements if truth.grades).items():
-        grades = list(by_strategy.get(name, {}).values())
-        mean = float(np.mean(grades)) if grades else np.nan
-        rows.append((name, memes, 1 - len(grades) / memes, mean, sum(grades) / memes))
-    return pd.DataFrame(rows, columns=list(PLACED))
 
 
 def agreement_table(truth: GroundTruth) -> pd.DataFrame:

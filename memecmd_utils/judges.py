@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, Field, create_model
 
-from memecmd_utils import evaluation, files, local_model, statistics
+from memecmd_utils import consistency, files, local_model, statistics, tables
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import GradedTurns, Query, fits
@@ -102,7 +102,7 @@ def open_judge(
         name = f"{chat.backend.model.name} {judge.kind}"
         name = f"{name} {len(before) + 1}" if name in before else name
         sees = judge.kind == "rating" and judge.llm == "openai" and run.endpoint("judge", number).vision
-        pictures = evaluation.meme_files(run, memes) if sees else None
+        pictures = {name: run.read(meme.file) for name, meme in memes.items()} if sees else None
         yield Judge(name, judge.kind, chat, run.profile, dialogues, pictures)
 
 
@@ -402,6 +402,26 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
 # --- Every placed meme is rated by every judge
 
 
+def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placement]:
+    """The placements that are judged: all, or `judge_sample` of each dialogue and strategy.
+
+    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
+    memes may be those of a run with more turns.
+    """
+    most = profile.evaluation.judge_sample
+    if most is None or not placements:
+        return list(placements)
+    longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
+    table = pd.DataFrame(
+        [(p.dialogue_id, p.strategy, p.turn) for p in placements], columns=["d", "s", "turn"]
+    )
+    for name, of_dialogue in table.groupby("d"):
+        drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
+        table.loc[of_dialogue.index, "place"] = np.argsort(drawn)[of_dialogue["turn"] - 2]
+    first = table.groupby(["d", "s"])["place"].rank() <= most
+    return [placed for placed, chosen in zip(placements, first, strict=True) if chosen]
+
+
 def rate(
     run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
 ) -> list[Rating]:
@@ -411,7 +431,7 @@ def rate(
     for number in range(len(run.profile.evaluation.judges)):
         with open_judge(run, number, list(dialogues.values()), memes, names) as judge:
             by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
-            chosen = evaluation.to_judge(placements, run.profile) if by_meme else placements
+            chosen = to_judge(placements, run.profile) if by_meme else placements
             ratings += rate_with(judge, chosen, dialogues, memes)
             names.append(judge.name)
     run.save(ratings, Rating)  # what has no recorded answer is counted from there
@@ -437,7 +457,7 @@ def rate_with(
         for placed in sorted(placements, key=lambda placed: placed.turn):
             chats.setdefault((placed.strategy, placed.dialogue_id), []).append(placed)
         for key, mine in chats.items():
-            spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in evaluation.lengths(full))
+            spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in tables.lengths(full))
             calls += [((*key, n), shown, n) for n, shown in spans if shown]
     else:
         calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in placements]
@@ -459,7 +479,7 @@ def rate_with(
         for place, placed in enumerate(shown):
             answer = answers[key]
             scores = {"unscored": answer} if isinstance(answer, str) else answer[place]
-            ratings.append(Rating(**placed.model_dump(include=evaluation.PLACE), **of_judge, **scores))
+            ratings.append(Rating(**placed.model_dump(include=consistency.PLACE), **of_judge, **scores))
     return ratings
 
 
@@ -565,13 +585,13 @@ def _score_without_asking(
 ) -> None:
     """Consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes."""
     turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
-    scorer = evaluation.open_scorer(run, data.memes)
+    scorer = consistency.open_scorer(run)
     for later, name in enumerate(("u_t", "u_t+1")):
         texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
-        able = [bool(text) and evaluation.can_score(scorer, data.memes[item.meme_id])
+        able = [bool(text) and consistency.can_score(scorer, data.memes[item.meme_id])
                 for item, text in zip(items, texts, strict=True)]  # fmt: skip
         pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
-        found = iter(evaluation.score_pairs(pairs, data.memes, scorer))
+        found = iter(consistency.score_pairs(pairs, data.memes, scorer))
         add(f"{scorer.name} {name}", CONSISTENCY, [next(found) if yes else np.nan for yes in able])
     for name in data.encoders:
         terms = data.terms(name, data.profile.retrieval.centring)

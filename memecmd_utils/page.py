@@ -18,13 +18,15 @@ import pandas as pd
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from memecmd_utils import drawing, evaluation, files, grades, pictures, release, report, retrieval, schemas
+from memecmd_utils import drawing, files, grades, pictures, release, report, retrieval, schemas
 from memecmd_utils.files import paths
-from memecmd_utils.report import Records
+from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.settings import Profile
 from memecmd_utils.studies import landing
 
+Records = Mapping[str, Sequence[Any]]
+"""By table, as of `report.records_of`."""
 DIALOGUES, LIBRARY = 60, 400
 """Most dialogues and memes on the page; the release has all."""
 SIDE = 200
@@ -37,9 +39,14 @@ WEIGHTS_OF_DELTA = np.linspace(0, 1, 21)
 """Weights of S- that the page's slider has."""
 
 
-def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
+def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `report.write_numbers`."""
-    chats = chat_payload(records, run.profile, numbers, saved_ranking(run)) if records.dialogues else None
+    records, gates = report.records_of(run), run.load_json("gates.json")
+    candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
+    truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
+    chats = None
+    if records["dialogues"]:
+        chats = chat_payload(run, records, candidates, truth, numbers)
     folder = run.read("memes.parquet").parent
     library = cards(records, lambda meme: pictures.thumbnail(folder / meme.file, SIDE), chats)
     if chats:
@@ -50,23 +57,21 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "profile": run.profile,
         "numbers": numbers,
         "facts": report.facts(numbers),
-        "closed_gate": retrieval.closed_gate(
-            run.profile, records.placements, records.candidates, records.gates
-        ),
+        "closed_gate": retrieval.closed_gate(run.profile, records["placements"], candidates, gates),
         "people": run.load_json("human_ratings.json")["verdict"],
-        "scorer": records.consistency[0].scorer if records.consistency else "none",
-        "unannotated": sum(bool(annotation.unscored) for annotation in records.annotations),
+        "scorer": consistency[0].scorer if consistency else "none",
+        "unannotated": sum(bool(annotation.unscored) for annotation in records["annotations"]),
         "table_of": lambda name: table_of(run, name),
         "outcomes": files.html_table(pd.DataFrame(run.outcomes())),
         "chats": chats,
-        "n_dialogues": len(records.dialogues),
+        "n_dialogues": len(records["dialogues"]),
         "library": library,
-        "n_memes": len(records.memes),
+        "n_memes": len(records["memes"]),
         "licences": Counter(card["meme"].licence for card in library).items(),
         "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
         "notebooks": [path.stem for path in sorted(run.report.glob("0*.html"))],
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
-        "sources": release.provenance(records.of_release()),
+        "sources": release.provenance(records),
     }
     environment = files.templates(
         page_json=page_json, digest=_digest, describe=schemas.describe_source, **report.FILTERS
@@ -79,12 +84,12 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
 def _draw_teaching_chat(run: Run, records: Records) -> None:
     """Write `chat.png`: the dialogue that lessons follow, with the first tab's memes."""
     known = run.profile.retrieval.strategies
-    memes = {meme.meme_id: meme for meme in records.memes}
-    dialogue = drawing.teaching_dialogue(records.dialogues)
+    memes = {meme.meme_id: meme for meme in records["memes"]}
+    dialogue = drawing.teaching_dialogue(records["dialogues"])
     strategy = next((name for name in (*TABS, *known) if name in known), "")
     target = run.report / "figures" / "chat.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    evaluation.screenshot(run, dialogue, records.placements, strategy, memes).save(target)
+    report.screenshot(run, dialogue, records["placements"], strategy, memes).save(target)
 
 
 def _digest(script: str) -> str:
@@ -135,24 +140,39 @@ def saved_ranking(run: Run) -> SavedRanking:
         return SavedRanking({}, (), *[np.empty(0)] * 3)
 
 
+def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
+    """English titles by dialogue id. News that is not the example's has none."""
+    known: dict[tuple[str, str], str] = {}
+    if run.profile.dialogue.news == "example":
+        known = {("news", item.news_id): item.gloss for item in authored.load_news()}
+    if any(dialogue.kind == "role" for dialogue in dialogues):
+        known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
+    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
+
+
 def chat_payload(
-    records: Records, profile: Profile, numbers: Mapping[str, Any], saved: SavedRanking
+    run: Run,
+    records: Records,
+    candidates: Sequence[schemas.Candidate],
+    truth: grades.GroundTruth,
+    numbers: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
-    words = {name: said for name, said in schemas.STRATEGIES.items() if name in profile.retrieval.strategies}
+    profile, saved, dialogues = run.profile, saved_ranking(run), records["dialogues"]
+    words = {
+        name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
+    }
     if saved.rows and retrieval.RERANKED in words:
         words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
-    kinds = {kind: [d for d in records.dialogues if d.kind == kind] for kind in schemas.KINDS}
+    kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
-    shown = [dialogue for dialogue in records.dialogues if dialogue.dialogue_id in chosen]
-    halves = retrieval.halves(records.dialogues)
-    tops, placed, marks = (
-        _by_dialogue(rows) for rows in (records.candidates, records.placements, records.truth.marks)
-    )
+    shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
+    halves, glosses = retrieval.halves(dialogues), _title_glosses(run, dialogues)
+    tops, placed, marks = (_by_dialogue(rows) for rows in (candidates, records["placements"], truth.marks))
 
     def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
-        return records.truth.means.get((dialogue_id, turn), {}).get(meme_id)
+        return truth.means.get((dialogue_id, turn), {}).get(meme_id)
 
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
         name, turns = dialogue.dialogue_id, [summary.turn for summary in dialogue.summaries]
@@ -177,7 +197,7 @@ def chat_payload(
             "id": name,
             "kind": dialogue.kind,
             "title": dialogue.title,
-            "gloss": records.title_glosses.get(name, ""),
+            "gloss": glosses[name],
             "names": {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"},
             "source": schemas.describe_source(dialogue.source),
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
@@ -200,7 +220,7 @@ def chat_payload(
         "tabs": list(TABS),
         "rates": landing_rates(numbers),
         "weights": list(profile.retrieval.weights),
-        "gates": dict(records.gates),
+        "gates": run.load_json("gates.json"),
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
         "meme_position": profile.retrieval.meme_position,
@@ -226,7 +246,7 @@ def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     last = [row for row in rows if row["split"] == rows[0]["split"] in grades.UNTOUCHED]
     held_out = {row["who"]: row["lands"] for row in last if row["where"] == retrieval.RERANKED}
     held_out |= {row["who"]: row["lands"] for row in last if row["where"] == row["who"]}
-    return {"held out": held_out, "run": {row["strategy"]: row["both"] for row in numbers["levels"]}}
+    return {"held out": held_out, "run": {row["strategy"]: row["lands"] for row in numbers["levels"]}}
 
 
 def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
@@ -258,9 +278,9 @@ def cards(
     for chat in chats["dialogues"] if chats else ():
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
         needed |= {row[0] for found in rows for row in found}
-    others = [meme.meme_id for meme in records.memes if meme.meme_id not in needed]
+    others = [meme.meme_id for meme in records["memes"] if meme.meme_id not in needed]
     shown = needed | set(others[: max(0, LIBRARY - len(needed))])
-    annotated = {said.meme_id: said for said in records.annotations}
+    annotated = {said.meme_id: said for said in records["annotations"]}
     return [
         {
             "meme": meme,
@@ -268,6 +288,6 @@ def cards(
             "english": drawing.english_of(said, meme.meme_id) if said else {},
             "picture": picture(meme),
         }
-        for meme in records.memes
+        for meme in records["memes"]
         if meme.meme_id in shown
     ]

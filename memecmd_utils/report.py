@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,104 +16,62 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import benchmark, evaluation, files, release, schemas, statistics
+from memecmd_utils import benchmark, drawing, files, release, schemas, statistics, tables
 from memecmd_utils import grades as graded
-from memecmd_utils.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, canvas, style
+from memecmd_utils.drawing import canvas, style
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import choosing, landing
 
-# --- The records of a run
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of a run, of all stages before 06; of unsafe memes only what a release names."""
-
-    memes: list[schemas.Meme]
-    annotations: list[schemas.Annotation]
-    dialogues: list[schemas.Dialogue]
-    placements: list[schemas.Placement]
-    ratings: list[schemas.Rating]
-    consistency: list[schemas.Consistency]
-    truth: graded.GroundTruth = graded.NONE
-    candidates: Sequence[schemas.Candidate] = ()
-    gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The calibrated gates of both halves of the dialogues."""
-    title_glosses: Mapping[str, str] = field(default_factory=dict)
-    """Dialogue id to its title in English, where the records hold one."""
-
-    def of_release(self) -> dict[str, Sequence[schemas.Record]]:
-        """The records that a release holds, by table."""
-        names = ("memes", "annotations", "dialogues", "placements")
-        truth = {"marks": self.truth.marks, "grades": self.truth.grades}
-        return {name: getattr(self, name) for name in names} | truth
-
-
-def load_records(run: Run) -> Records:
-    """Read the records of a run, each checked against its schema."""
-    memes, annotations = release.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
-    dialogues = run.load(schemas.Dialogue)
-    return Records(
-        memes=memes,
-        annotations=annotations,
-        dialogues=dialogues,
-        placements=run.load(schemas.Placement),
-        ratings=run.load(schemas.Rating),
-        consistency=run.load(schemas.Consistency),
-        truth=graded.truth_of_run(run.profile, dialogues, memes),
-        candidates=run.load(schemas.Candidate),
-        gates=run.load_json("gates.json"),
-        title_glosses=_title_glosses(run, dialogues),
-    )
-
-
-def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
-    """English titles by dialogue id. News that is not the example's has none."""
-    known: dict[tuple[str, str], str] = {}
-    if run.profile.dialogue.news == "example":
-        known = {("news", item.news_id): item.gloss for item in authored.load_news()}
-    if any(dialogue.kind == "role" for dialogue in dialogues):
-        known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
-    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
-
-
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
 
-def write_numbers(run: Run, records: Records) -> dict[str, Any]:
+def records_of(run: Run) -> dict[str, list[Any]]:
+    """The records that page and release hold, by table; of unsafe memes only what a release names."""
+    memes, annotations = release.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
+    dialogues = run.load(schemas.Dialogue)
+    truth = graded.truth_of_run(run.profile, dialogues, memes)
+    return {
+        "memes": memes,
+        "annotations": annotations,
+        "dialogues": dialogues,
+        "placements": run.load(schemas.Placement),
+        "marks": truth.marks,
+        "grades": truth.grades,
+    }
+
+
+def write_numbers(run: Run) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
     truth, measured = run.load_json("ground_truth.json"), run.load_json("judge_checks.json")
-    grades = graded.grades_of_placed(records.placements, records.truth)
-    found = evaluation.numbers(
-        run.profile, records.memes, records.dialogues, records.placements, records.ratings
-    )
+    made, records = run.load_json("studies.json"), records_of(run)
     # What page and READMEs quote of the ground truth and of the studies.
-    shown = ("agreement", "placed", "retrieval")
     quoted = ("claims", "ablation", "threshold", "threshold_minus")
-    made = run.load_json("studies.json")
-    found |= {
-        "gates": dict(records.gates),
+    numbers = {
+        **tables.counts(
+            run.profile,
+            records["memes"],
+            records["dialogues"],
+            records["placements"],
+            run.load(schemas.Rating),
+        ),
+        "gates": run.load_json("gates.json"),
         **{name: rows for name, rows in measured.items() if name != "trust"},
-        "ground_truth": {name: truth[name] for name in shown if name in truth},
-        "studies": {
-            "trust": measured["trust"],
-            **{name: made.get(name, []) for name in quoted},
-        },
-        "teaching": _teaching_levels(grades.get("greedy", {})),
+        "ground_truth": {name: truth[name] for name in ("agreement", "retrieval") if name in truth},
+        "studies": {"trust": measured["trust"], **{name: made.get(name, []) for name in quoted}},
+        "teaching": _teaching_levels(run, records),
         "landing": landing.quoted(run),
     }
-    files.write_json(run.report / "numbers.json", found, statistics.as_json)
+    files.write_json(run.report / "numbers.json", numbers, statistics.as_json)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
-    placed = pd.DataFrame([p.model_dump() for p in records.placements], columns=columns)
+    placed = pd.DataFrame([p.model_dump() for p in records["placements"]], columns=columns)
     files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
-    of_readme = shown_tables(found)
+    of_readme = shown_tables(numbers)
     if truth.get("retrieval"):
         of_readme["retrieval"] = graded.short_table(truth, run.profile)
     run.save_tables(**{f"{name}_shown": table for name, table in of_readme.items()})
-    return found
+    return numbers
 
 
 def read_numbers(folder: Path) -> dict[str, Any]:
@@ -123,19 +80,20 @@ def read_numbers(folder: Path) -> dict[str, Any]:
     return json.loads(text, object_hook=statistics.from_json)
 
 
-def _teaching_levels(greedy: evaluation.Values) -> dict[str, dict[str, Any]]:
+def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
     """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
     names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-    found = {}
+    truth = graded.truth_of_run(run.profile, records["dialogues"], records["memes"])
+    levels = {}
     for case in ("lands", "typical", "fails"):
-        if mine := {key: grade for key, grade in greedy.items() if key[0] == names[case]}:
-            (row,) = statistics.rows(evaluation.levels({"greedy": mine}))
-            found[case] = {"dialogue": names[case], **row}
-    return found
+        mine = [p for p in records["placements"] if (p.strategy, p.dialogue_id) == ("greedy", names[case])]
+        for row in statistics.rows(tables.levels(mine, truth)):
+            levels[case] = {"dialogue": names[case], **row}
+    return levels
 
 
 SHARES = (
-    "fits", "lands", "nobody", "both", "ungraded", "rate",
+    "fits", "lands", "ungraded", "rate",
     "fits alone", "fits in sequence", "lands alone", "lands in sequence",
     "follow-ups", "sign", "clear", "clearly opposite", "cannot tell", "sign if told",
 )  # fmt: skip
@@ -192,7 +150,6 @@ def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> p
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
     studies, landed = numbers["studies"], numbers["landing"]
-    grades = {row["strategy"]: row["mean grade"] for row in numbers["ground_truth"].get("placed", ())}
     minus_random = {
         row["comparison"].split(" - ")[0]: row["difference"]
         for row in numbers["effects"]
@@ -206,8 +163,9 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     strategies = [
         {
             "strategy": schemas.STRATEGIES[row["strategy"]].label,
-            **{name: row[name] for name in ("memes", "fits", "both", "nobody")},
-            "mean grade": grades.get(row["strategy"]),
+            "memes": row["memes"],
+            **{name: percent(row[name]) for name in ("fits", "lands", "nobody")},
+            "mean grade": number(row["mean grade"]),
             "minus random": minus_random.get(row["strategy"]),
         }
         for row in numbers["levels"]
@@ -267,14 +225,14 @@ def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Table 1 with two rows a dataset, one a metric."""
-    frame = pd.DataFrame(rows, columns=list(evaluation.TABLE_1))
+    frame = pd.DataFrame(rows, columns=list(tables.TABLE_1))
     frame = frame.astype({"difference": float})
     strategies = {name: schemas.STRATEGIES[name].label for name in frame["strategy"].unique()}
     return pd.DataFrame(
         {"dataset": row["Dataset"], "metric": metric}
         | {label: row[f"{metric}: {name}"] for name, label in strategies.items()}
-        for row in evaluation.table_1_printed(frame).to_dict("records")
-        for metric in evaluation.METRICS
+        for row in tables.table_1_printed(frame).to_dict("records")
+        for metric in tables.METRICS
     )
 
 
@@ -399,81 +357,37 @@ def filled(text: str, numbers: Mapping[str, Any], table_of: Callable[[str], str]
     return _TABLE.sub(rows, text)
 
 
-# --- Figures 4 and 5, with matplotlib's object API: no pyplot, no global state, the same bytes every time
+# --- Figure 5, with matplotlib's object API: no pyplot, no global state, the same bytes every time
 
 
-STRATEGIES = {
-    "greedy": (BLUE, "o"),
-    "sampling": (GREEN, "s"),
-    "random": (ORANGE, "^"),
-    "random_same_turns": (PURPLE, "D"),
-    "learned": (RED, "P"),
-    "reranked": ("black", "*"),
-}
-"""Colour and marker of each strategy."""
+def screenshot(
+    run: Run,
+    dialogue: schemas.Dialogue,
+    placements: Sequence[schemas.Placement],
+    strategy: str,
+    memes: Mapping[str, schemas.Meme],
+    n_turns: int | None = None,
+) -> Image.Image:
+    """Draw a dialogue, or its first turns, with the memes of one strategy."""
+    name = dialogue.dialogue_id
+    mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
+    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
+    return drawing.draw_chat(spec, {meme: run.read(memes[meme].file) for meme in mine.values()})
 
 
-def consistency_bars(frame: pd.DataFrame) -> Figure:
-    """Figure 4: mean consistency of each strategy with its 95% interval, and the shuffled-pair baseline.
-
-    Columns as of `evaluation.consistency_frame`. Points, not bars: the differences are far smaller than the
-    distance to zero, and bars that start elsewhere would show false proportions.
-    """
-    frame = statistics.flat(frame)
-    datasets = list(dict.fromkeys(frame["dataset"]))
-    present = [name for name in dict.fromkeys(frame["strategy"]) if name != "shuffled"]
-    with style():
-        fig = canvas(max(5.0, 1.9 * len(datasets) + 2.4), 3.6)
-        axes = fig.subplots()
-        for place, strategy in enumerate(present):
-            label, (colour, marker) = schemas.STRATEGIES[strategy].label, STRATEGIES[strategy]
-            rows = frame[frame["strategy"] == strategy].set_index("dataset").reindex(datasets)
-            x = np.arange(len(datasets)) + 0.16 * (place - (len(present) - 1) / 2)
-            low, high = rows["mean"] - rows["mean low"], rows["mean high"] - rows["mean"]
-            axes.errorbar(x, rows["mean"], [low, high], fmt=marker, color=colour, capsize=3, label=label)
-        label = "Shuffled pairs"
-        for row in frame[frame["strategy"] == "shuffled"].to_dict("records"):
-            x = datasets.index(row["dataset"])
-            low, high = row["mean low"], row["mean high"]
-            axes.fill_between([x - 0.4, x + 0.4], low, high, color=GREY, alpha=0.18, lw=0)
-            axes.hlines(row["mean"], x - 0.4, x + 0.4, color=GREY, lw=1.2, ls="--", label=label)
-            label = "_"  # one entry in the legend
-        scored = frame[frame["strategy"] != "shuffled"]
-        counts = scored.groupby("dataset")[["n", "dialogues"]].agg(["min", "max"])
-        axes.set_xticks(range(len(datasets)), [_dataset_label(name, counts) for name in datasets])
-        axes.set_xlim(-0.6, len(datasets) - 0.4)
-        axes.set_ylabel("consistency (0-100), mean and 95% interval")
-        if datasets:
-            fig.legend(loc="outside right upper", fontsize=9)
-        else:
-            axes.text(0.5, 0.5, "no meme was scored", ha="center", color=GREY, transform=axes.transAxes)
-    return fig
-
-
-def _dataset_label(name: str, counts: pd.DataFrame) -> str:
-    if name not in counts.index:
-        return name
-    n, dialogues = (
-        f"{low:,}" if low == high else f"{low:,}-{high:,}"
-        for low, high in (counts.loc[name, column] for column in ("n", "dialogues"))
-    )
-    return f"{name}\nn = {n}\nin {dialogues} dialogues"  # in one line it runs into the next one
-
-
-def case_pictures(run: Run, records: Records) -> tuple[list[Image.Image], list[str]]:
+def case_pictures(run: Run) -> tuple[list[Image.Image], list[str]]:
     """Screenshots of Figure 5 and their labels, in the order a to f, with all turns that Table 2 counts.
 
     None where no dialogue serves.
     """
-    memes = {meme.meme_id: meme for meme in records.memes}
-    by_id = {dialogue.dialogue_id: dialogue for dialogue in records.dialogues}
+    records = records_of(run)
+    memes = {meme.meme_id: meme for meme in records["memes"]}
+    by_id = {dialogue.dialogue_id: dialogue for dialogue in records["dialogues"]}
     pictures, labels = [], []
-    for name in evaluation.case_dialogues(records.placements, records.dialogues, run.profile):
-        for strategy in evaluation.case_strategies(run.profile):
-            picture = evaluation.screenshot(
-                run, by_id[name], records.placements, strategy, memes, run.profile.dialogue.n_turns
-            )
-            pictures.append(picture)
+    for name in tables.case_dialogues(records["placements"], records["dialogues"], run.profile):
+        for strategy in tables.case_strategies(run.profile):
+            turns = run.profile.dialogue.n_turns
+            pictures.append(screenshot(run, by_id[name], records["placements"], strategy, memes, turns))
             labels.append(f"{name}, {schemas.STRATEGIES[strategy].label}")
     return pictures, labels
 
@@ -499,12 +413,13 @@ def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure
 # --- The release of a run
 
 
-def write_release(run: Run, records: Records) -> dict[str, int]:
+def write_release(run: Run) -> dict[str, int]:
     """Write `release/` below the run's data, with a benchmark where the run has grades.
 
     Pictures without a licence stay out.
     """
-    splits = graded.splits_of_run(run, records.dialogues, records.memes, records.annotations)
+    records = records_of(run)
+    splits = graded.splits_of_run(run, records["dialogues"], records["memes"], records["annotations"])
 
     def write_benchmark(folder: Path) -> None:
         if splits:
@@ -514,14 +429,14 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
     return release.write_release(
         run.read("memes.parquet").parent,
         run.folder / "release",
-        records.of_release(),
+        records,
         run.profile,
         run=run.name,
         # Models that no record of the release names.
         models={
             "retrieval embedder": [run.embedder_name()],
-            "judges": [rating.source for rating in records.ratings],
-            "consistency scorers": [row.source for row in records.consistency],
+            "judges": [rating.source for rating in run.load(schemas.Rating)],
+            "consistency scorers": [row.source for row in run.load(schemas.Consistency)],
         },
         published=str(citation["date-released"]),  # a clock would make two equal runs differ
         further=write_benchmark,

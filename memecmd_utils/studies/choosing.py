@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import evaluation, files, grades, statistics
+from memecmd_utils import files, grades, statistics, tables
 from memecmd_utils.files import paths
 from memecmd_utils.retrieval import RERANKED
 from memecmd_utils.schemas import DIMENSIONS, Choice
@@ -74,7 +74,7 @@ def screenshot_rows(one: Graded) -> Iterator[dict[str, Any]]:
     frame = _scores(one)
     if frame.empty:
         return
-    paper = evaluation.paper_table_1().query("metric == 'judge'").set_index("dataset")
+    paper = tables.paper_table_1().query("metric == 'judge'").set_index("dataset")
     overall = {who: of.set_index(["dialogue_id", "turn"])["overall"] for who, of in frame.groupby("strategy")}
     for kind in ("all", "news", "role"):
         begin = "" if kind == "all" else kind

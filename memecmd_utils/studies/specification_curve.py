@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from memecmd_utils import evaluation, grades, retrieval, statistics
+from memecmd_utils import consistency, grades, retrieval, statistics
 from memecmd_utils.drawing import BLUE, ORANGE, RED, canvas, style
 from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
 from memecmd_utils.retrieval import GateRule
@@ -157,13 +157,13 @@ def text_consistency(data: GradedTurns, embedder: str, back: int) -> np.ndarray:
 
     A meme without any words has nan.
     """
-    words = [evaluation.meme_words(data.memes[name]) for name in data.meme_ids]
+    words = [consistency.meme_words(data.memes[name]) for name in data.meme_ids]
     texts = [q.dialogue.turns[q.turn - 1 - back].text for q in data.asked]
     encode, able = data.encoders[embedder], [i for i, text in enumerate(words) if text]
     out = np.full((len(texts), len(words)), np.nan)
     if able and texts:
         memes = encode([words[i] for i in able], "document").astype(np.float64)
-        out[:, able] = evaluation.score(encode(texts, "document").astype(np.float64) @ memes.T)
+        out[:, able] = consistency.score(encode(texts, "document").astype(np.float64) @ memes.T)
     return out
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import made_up
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import evaluation, page, report, schemas, settings, statistics
+from memecmd_utils import grades, page, report, schemas, settings, statistics, tables
 from memecmd_utils.grades import GroundTruth, grades_of_placed
-from memecmd_utils.report import Records
 from memecmd_utils.runs import Run
 
 HOSTILE = (
@@ -30,6 +31,7 @@ ABLATION = [
         "difference": statistics.Estimate(-0.02, -0.03, -0.01, kind=statistics.FINE_DIFFERENCE),
     }
 ]  # fmt: skip
+Records = dict[type[schemas.Record], list[Any]]
 NAMES = ("news-a", f"news-{HOSTILE}", "role-b")
 
 
@@ -66,33 +68,36 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
                     )
                 )  # fmt: skip
     first = dialogues[0].dialogue_id
-    grades = [made_up.grade(2, "m1", g, n, first, "made up") for g, n in (("g1", 2), ("g2", 1))]
-    marks = [made_up.mark(2, m, s, (), first, "made up") for m, s in (("x", True), ("y", False))]
     memes = [
         made_up.meme(name).model_copy(
             update={"text": f"字{name}{HOSTILE if name == 'm2' else ''}", "gloss": "Eat" * (name == "m1")}
         )
         for name in made_up.COLOURS
     ]
-    return Records(
-        memes=memes,
-        annotations=[made_up.annotation("m1", s_plus=HOSTILE), made_up.annotation("m2")],
-        dialogues=dialogues,
-        placements=placements,
-        ratings=[
+    return {
+        schemas.Meme: memes,
+        schemas.Annotation: [made_up.annotation("m1", s_plus=HOSTILE), made_up.annotation("m2")],
+        schemas.Dialogue: dialogues,
+        schemas.Placement: placements,
+        schemas.Candidate: found,
+        schemas.Rating: [
             made_up.rating(2, 61.0, dialogue_id=first),
             made_up.rating(5, None, dialogue_id=first),
             made_up.rating(2, 11.0, dialogue_id=first, n_turns=4),
         ],
-        consistency=[
+        schemas.Consistency: [
             made_up.consistency(2, 70.5, dialogue_id=first),
             made_up.consistency(2, 1.0, dialogue_id=first, text="shuffled"),
         ],
-        truth=GroundTruth(marks, grades),
-        candidates=found,
-        gates={"a": GATE, "b": GATE},
-        title_glosses={first: "A title"},
-    )
+    }
+
+
+def truth_of(dialogues: list[schemas.Dialogue]) -> GroundTruth:
+    """Two graders' and two markers' opinion of the first meme of the first dialogue."""
+    first = dialogues[0].dialogue_id
+    given = [made_up.grade(2, "m1", g, n, first, "made up") for g, n in (("g1", 2), ("g2", 1))]
+    marks = [made_up.mark(2, m, s, (), first, "made up") for m, s in (("x", True), ("y", False))]
+    return GroundTruth(marks, given)
 
 
 def run(folder: Path, found: Records | None = None) -> Run:
@@ -102,20 +107,23 @@ def run(folder: Path, found: Records | None = None) -> Run:
     profile = settings.Profile(name="made-up", **changed)
     made = Run("made-up", profile, folder / "data", folder / "report")
     files = made_up.meme_files(made.folder / "images")
-    assert files.keys() >= {meme.meme_id for meme in found.memes}
-    made.save(found.memes, schemas.Meme)
-    made.save_json("ground_truth.json", {"agreement": [], "placed": [], "retrieval": []})
-    graded = grades_of_placed(found.placements, found.truth)
-    judged = found.ratings, found.consistency
-    cases = evaluation.case_dialogues(found.placements, found.dialogues, profile)
-    tables = {
-        "meme_use": evaluation.meme_use(found.placements, found.dialogues),
-        "table_1": evaluation.table_1(*judged, found.dialogues, profile),
-        "table_2": evaluation.table_2(cases, *judged, profile),
-        "effects": evaluation.effects(*judged, found.dialogues, profile, graded),
-        "levels": evaluation.levels(graded),
+    assert files.keys() >= {meme.meme_id for meme in found[schemas.Meme]}
+    for schema, rows in found.items():
+        made.save(rows, schema)
+    made.save([], schemas.Scenario)
+    dialogues, placements = found[schemas.Dialogue], found[schemas.Placement]
+    truth, cases = truth_of(dialogues), tables.case_dialogues(placements, dialogues, profile)
+    judged = found[schemas.Rating], found[schemas.Consistency]
+    made.save_json("gates.json", {"a": GATE, "b": GATE})
+    made.save_json("ground_truth.json", {"agreement": [], "retrieval": []})
+    quoted = {
+        "meme_use": tables.meme_use(placements, dialogues),
+        "table_1": tables.table_1(*judged, dialogues, profile),
+        "table_2": tables.table_2(cases, *judged, profile),
+        "effects": tables.effects(*judged, dialogues, profile, grades_of_placed(placements, truth)),
+        "levels": tables.levels(placements, truth),
     }
-    made.save_json("judge_checks.json", {**tables, "trust": []})
+    made.save_json("judge_checks.json", {**quoted, "trust": []})
     made.save_json("studies.json", {"ablation": ABLATION})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
@@ -127,8 +135,8 @@ def run(folder: Path, found: Records | None = None) -> Run:
     return made
 
 
-def write(folder: Path, found: Records | None = None) -> Path:
+def write(folder: Path) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
-    found = found or records()
-    made = run(folder, found)
-    return page.write_page(made, found, report.write_numbers(made, found))
+    made = run(folder)
+    with mock.patch.object(grades, "truth_of_run", lambda profile, dialogues, memes: truth_of(dialogues)):
+        return page.write_page(made, report.write_numbers(made))

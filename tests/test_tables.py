@@ -7,8 +7,9 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import evaluation, statistics
+from memecmd_utils import consistency, grades, statistics, tables
 from memecmd_utils.embedders import RecordedEmbedder
+from memecmd_utils.grades import GroundTruth
 
 SPOKEN = {
     name: made_up.dialogue(name, tuple(f"{name} says {t}" for t in range(1, 7)))
@@ -27,8 +28,8 @@ class FakeEmbedder:
         return made_up.vectors(texts, side)
 
 
-def scorer() -> evaluation.TextScorer:
-    return evaluation.TextScorer(RecordedEmbedder(FakeEmbedder(), [], None), "other-1")
+def scorer() -> consistency.TextScorer:
+    return consistency.TextScorer(RecordedEmbedder(FakeEmbedder(), [], None), "other-1")
 
 
 def placed(name: str, turn: int, meme_id: str = "m1", strategy: str = "greedy"):
@@ -41,7 +42,7 @@ def memes(**texts: str):
 
 def test_equation_26_by_hand() -> None:
     """(cos + 1) / 2 * 100: -1 gives 0, 0 gives 50, .5 gives 75, 1 gives 100; rounding above 1 is cut off."""
-    assert evaluation.score(np.array([-1, 0, 0.5, 1, 1 + 1e-7])).tolist() == [0, 50, 75, 100, 100]
+    assert consistency.score(np.array([-1, 0, 0.5, 1, 1 + 1e-7])).tolist() == [0, 50, 75, 100, 100]
 
 
 def test_scores_are_cosines_of_caption_and_utterance(monkeypatch) -> None:
@@ -58,16 +59,16 @@ def test_scores_are_cosines_of_caption_and_utterance(monkeypatch) -> None:
         def texts(self, texts):
             return np.array([rows[t] for t in texts])
 
-    monkeypatch.setattr(evaluation, "open_scorer", lambda run, memes: Table())
+    monkeypatch.setattr(consistency, "open_scorer", lambda run: Table())
     run = SimpleNamespace(profile=made_up.profile())
-    got, _ = evaluation.measure_consistency(run, [placed("d1", 2)], SPOKEN, memes(m1="caption"))
+    got = consistency.measure_consistency(run, [placed("d1", 2)], SPOKEN, memes(m1="caption"))
     assert [(r.text, r.score) for r in got] == [("u_t", 80), ("u_t+1", 10)]
     assert (got[0].scorer, got[0].source, got[0].turn) == ("text:table", "model text:table", 2)
 
 
 def test_which_texts_stand_beside_a_meme() -> None:
     group = [placed("d1", 2), placed("d1", 6), placed("d2", 3)]
-    pairs = evaluation.text_pairs(group, SPOKEN, made_up.profile())
+    pairs = consistency.text_pairs(group, SPOKEN, made_up.profile())
     said = {(p.dialogue_id, p.turn, kind): text for p, kind, text in pairs}
     assert said["d1", 2, "u_t"] == "d1 says 2" and said["d1", 2, "u_t+1"] == "d1 says 3"
     assert said["d1", 6, "u_t"] == "d1 says 6"
@@ -81,7 +82,7 @@ def test_shuffled_texts_are_of_other_dialogues_and_of_all_of_them() -> None:
     group += [placed(name, turn, strategy="random") for name in ("d1", "d2") for turn in (2, 6)]
     drawn: dict[str, set[str]] = {name: set() for name in SPOKEN}
     for seed in range(40):
-        for p, kind, text in evaluation.text_pairs(group, SPOKEN, made_up.profile(seed=seed)):
+        for p, kind, text in consistency.text_pairs(group, SPOKEN, made_up.profile(seed=seed)):
             if kind == "shuffled":
                 assert not text.startswith(p.dialogue_id)
                 if p.strategy == "random":
@@ -95,7 +96,7 @@ def test_shuffled_texts_are_of_other_dialogues_and_of_all_of_them() -> None:
 def test_the_embedder_that_chose_may_not_score() -> None:
     embedder = RecordedEmbedder(FakeEmbedder(), [], None)
     with pytest.raises(ValueError, match="fake-1 already chose the memes"):
-        evaluation.TextScorer(embedder, "fake-1")
+        consistency.TextScorer(embedder, "fake-1")
 
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")
@@ -146,7 +147,7 @@ def test_table_1_by_hand() -> None:
     }
     fit = {("news-a", "greedy"): {2: 70, 3: 72}, ("news-b", "random"): {6: 68}}
     profile = made_up.profile(strategies=ALL)
-    got = evaluation.table_1(ratings(scores), texts(fit), dialogues("news-a", "news-b"), profile)
+    got = tables.table_1(ratings(scores), texts(fit), dialogues("news-a", "news-b"), profile)
     assert list(got.dataset.unique()) == ["news-6"]  # no role dialogues, no longer ones
     greedy = cell(got, "news-6", "judge", "greedy")
     assert (greedy["mean"].value, greedy.n, greedy.dialogues, greedy.unscored) == (60, 3, 2, 1)
@@ -166,7 +167,7 @@ def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
     rated = ratings({("news-a", "greedy"): {3: 10}}, judge_unit="dialogue", n_turns=6)
     rated += ratings({("news-a", "greedy"): {3: 40, 9: None}}, judge_unit="dialogue", n_turns=12)
     rated += ratings({("news-a", "greedy"): {3: 50, 9: 70}}, judge_unit="dialogue", n_turns=18)
-    got = evaluation.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
+    got = tables.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
     cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12, 18)]
     assert [(c["mean"].value, c.n, c.unscored) for c in cells] == [(10, 1, 0), (40, 1, 1), (60, 2, 0)]
 
@@ -174,7 +175,7 @@ def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
 def test_the_papers_differences_that_disagree_with_its_cells() -> None:
     """Role, 6 turns: sampling 68.06 - 67.89 = .17, printed .19. Role, 12 turns: greedy 68.03 - 67.85 = .18,
     printed .16; sampling 68.01 - 67.85 = .16, printed .14. All others agree."""
-    paper = evaluation.paper_table_1()
+    paper = tables.paper_table_1()
     assert len(paper) == 12
     wrong = {
         (row.dataset, row.metric, s): (row[f"{s}_difference"], row[f"{s}_recomputed"])
@@ -199,9 +200,7 @@ def test_choice_effect_is_paired_by_turn() -> None:
         ("role-b", "random_same_turns"): {2: 50},
         ("news-a", "random"): {4: 20},
     }
-    got = evaluation.effects(
-        ratings(scores), [], dialogues("news-a", "role-b"), made_up.profile(strategies=ALL)
-    )
+    got = tables.effects(ratings(scores), [], dialogues("news-a", "role-b"), made_up.profile(strategies=ALL))
     row = got[(got.effect == "choice") & (got.metric == "judge")].iloc[0]
     assert row.comparison == "greedy - random_same_turns" and (row.difference.value, row.n) == (10, 3)
     wanted = statistics.cluster_mean([10, 30, -10], ["a", "a", "b"])
@@ -216,7 +215,7 @@ def test_holm_stands_over_the_four_choice_effects_only() -> None:
     shift = {"greedy": 2.0, "sampling": 1.0, "random": 0.0, "random_same_turns": 0.0}
     scores = {(n, s): {t: float(rng.normal(60 + shift[s], 2)) for t in (2, 4)} for n in names for s in ALL}
     both = [*texts(scores), *texts(scores, text="u_t+1")]
-    got = evaluation.effects(ratings(scores), both, dialogues(*names), made_up.profile(strategies=ALL))
+    got = tables.effects(ratings(scores), both, dialogues(*names), made_up.profile(strategies=ALL))
     primary = got[got.effect == "choice"]
     assert list(primary.metric) == ["judge", "judge", "consistency", "consistency"]
     assert list(primary.p_holm) == pytest.approx(statistics.holm(list(primary.p)))
@@ -228,7 +227,7 @@ def test_table_2_by_hand() -> None:
     """5a is greedy in the first case: judge (60 + 70) / 2 = 65, consistency (70 + 71) / 2 = 70.5."""
     rated = ratings({("news-a", "greedy"): {2: 60, 3: 70, 4: None}, ("news-a", "random"): {5: 40}})
     fit = texts({("news-a", "greedy"): {2: 70, 3: 71}})
-    got = evaluation.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
+    got = tables.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
     assert list(got.case) == ["5a", "5b", "5c", "5d", "5e", "5f"]
     assert list(got.strategy) == ["greedy", "sampling", "random"] * 2
     first = got.iloc[0]
@@ -242,13 +241,13 @@ def test_meme_use_by_hand() -> None:
         made_up.placement(t, m, dialogue_id=d)
         for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
     ]
-    got = evaluation.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
+    got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
     assert (got["memes sent"], got.rate, got["mean gap"], got.consecutive, got["distinct memes"]) == (
         4, 0.4, 2, 1, 2,
     )  # fmt: skip
-    alone = evaluation.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
+    alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
     assert np.isnan(alone["mean gap"]) and alone.consecutive == 0
-    assert evaluation.meme_use([], dialogues("news-a")).empty
+    assert tables.meme_use([], dialogues("news-a")).empty
 
 
 def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
@@ -265,14 +264,14 @@ def test_case_dialogues_are_the_first_by_id_where_all_three_place() -> None:
         *place("role-2", *three),
     ]
     profile = made_up.profile()
-    assert evaluation.case_dialogues(placed, chats, profile) == ["news-2", "role-2"]
+    assert tables.case_dialogues(placed, chats, profile) == ["news-2", "role-2"]
     moved = [p.model_copy(update={"score": -p.score, "gate_score": 99.0}) for p in placed]
-    assert evaluation.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
-    assert evaluation.case_dialogues([], chats, profile) == []
+    assert tables.case_dialogues(moved, chats, profile) == ["news-2", "role-2"]
+    assert tables.case_dialogues([], chats, profile) == []
     fewer = profile.replace(strategies=["sampling", "random_same_turns"])
-    assert evaluation.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
+    assert tables.case_dialogues(placed, chats, fewer) == ["news-1", "role-2"], "those that the run has"
     none = profile.replace(strategies=["random_same_turns"])
-    assert evaluation.case_dialogues(placed, chats, none) == []
+    assert tables.case_dialogues(placed, chats, none) == []
 
 
 PROFILE = made_up.profile(strategies=ALL)
@@ -301,12 +300,12 @@ def test_numbers_by_hand() -> None:
     so at most half of the character pairs differ. 4 memes a strategy in 2 * 5 turns: rate .4."""
     placements, ratings = records()
     library = [made_up.meme(name) for name in ("m1", "m2", "m3")]
-    found = evaluation.numbers(PROFILE, library, DIALOGUES, placements, ratings)
+    found = tables.counts(PROFILE, library, DIALOGUES, placements, ratings)
     assert found["dialogues"]["total"] == 2 and found["dialogues"]["turns"] == 12
     assert found["dialogues"]["mean_characters"] == pytest.approx(40 / 6, abs=1e-6)
     assert 0 < found["dialogues"]["distinct_2"] <= 0.5
     assert found["dialogues"]["summaries"] == 10 and found["dialogues"]["summaries_unscored"] == 0
-    assert evaluation.meme_use(placements, DIALOGUES)["rate"].tolist() == [0.4] * 4
+    assert tables.meme_use(placements, DIALOGUES)["rate"].tolist() == [0.4] * 4
     assert found["ratings"] == {
         "total": 16, "memes": 16, "judges": 1, "placed": 16, "unscored": 0, "sources": ["scripted"]
     }  # fmt: skip
@@ -315,7 +314,14 @@ def test_numbers_by_hand() -> None:
 
 def test_levels_by_hand() -> None:
     """Mean grades of two graders: 2 lands for both, 1 fits, 0.5 does not, 0 is 0 from both."""
-    grades = {"greedy": dict(enumerate([2.0, 1.0, 0.5, 0.0])), "random": {0: 0.0}}
-    greedy, random = statistics.rows(evaluation.levels(grades))
-    assert greedy == {"strategy": "greedy", "memes": 4, "fits": 0.5, "nobody": 0.25, "both": 0.25}
-    assert (random["fits"], random["nobody"], random["both"]) == (0, 1, 0)
+    pairs = {2: (2, 2), 3: (1, 1), 4: (1, 0), 5: (0, 0)}
+    given = [made_up.grade(t, "m1", "xy"[i], n) for t, both in pairs.items() for i, n in enumerate(both)]
+    placed = [made_up.placement(t, "m1") for t in pairs]
+    (row,) = statistics.rows(tables.levels(placed, GroundTruth([], given)))
+    shares = {"fits": 0.5, "lands": 0.25, "nobody": 0.25}
+    means = {"mean grade": 0.875, "ungraded as 0": 0.875}
+    assert row == {"strategy": "greedy", "memes": 4, "ungraded": 0.0, **shares, **means}
+    placed.append(made_up.placement(6, "m2"))
+    (row,) = statistics.rows(tables.levels(placed, GroundTruth([], given)))
+    assert (row["fits"], row["ungraded"], row["mean grade"], row["ungraded as 0"]) == (None, 0.2, 0.875, 0.7)
+    assert tables.levels(placed, grades.NONE).empty

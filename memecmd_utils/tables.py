@@ -1,206 +1,30 @@
-"""Stage 05: consistency, Tables 1 and 2, effects, and the numbers of a run (2507.00891, Section 5).
+"""Stage 05's tables: Tables 1 and 2, effects, levels, use and counts (2507.00891, Section 5).
 
-What is measured by people's or a model's grades is in `grades`, what by judges in `judges`.
+What rankings are worth by people's or a model's grades is in `grades`, what judges are worth in `judges`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
-from memecmd_utils import drawing, fetch, grades, statistics
-from memecmd_utils.embedders import DualEncoder, RecordedEmbedder
+from memecmd_utils import grades, statistics
 from memecmd_utils.files import paths
-from memecmd_utils.grades import GradedTurns, Values, fits, gaps_of
-from memecmd_utils.recordings import normalise
+from memecmd_utils.grades import GradedTurns, GroundTruth, Values, fits, gaps_of
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
 
 LENGTHS = (6, 12, 18)
 """Dialogue prefixes of Table 1."""
-PLACE = {"dialogue_id", "turn", "strategy", "meme_id"}
-"""Fields that say which placed meme a record is about."""
 
 
 def lengths(n_turns: int) -> list[int]:
     """The prefixes of Table 1 that a run of `n_turns` has, and its full length."""
     return sorted({*(n for n in LENGTHS if n <= n_turns), n_turns})
-
-
-def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placement]:
-    """The placements that are judged: all, or `judge_sample` of each dialogue and strategy.
-
-    Turns are drawn once for a dialogue, so strategies that share their turns keep sharing them. By hand the
-    memes may be those of a run with more turns.
-    """
-    most = profile.evaluation.judge_sample
-    if most is None or not placements:
-        return list(placements)
-    longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
-    table = pd.DataFrame(
-        [(p.dialogue_id, p.strategy, p.turn) for p in placements], columns=["d", "s", "turn"]
-    )
-    for name, of_dialogue in table.groupby("d"):
-        drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
-        table.loc[of_dialogue.index, "place"] = np.argsort(drawn)[of_dialogue["turn"] - 2]
-    first = table.groupby(["d", "s"])["place"].rank() <= most
-    return [placed for placed, chosen in zip(placements, first, strict=True) if chosen]
-
-
-def meme_files(run: Run, memes: Mapping[str, Meme]) -> dict[str, Path]:
-    """Paths of the normalised pictures."""
-    folder = run.read("memes.parquet").parent
-    return {name: folder / meme.file for name, meme in memes.items()}
-
-
-def screenshot(
-    run: Run,
-    dialogue: Dialogue,
-    placements: Sequence[Placement],
-    strategy: str,
-    memes: Mapping[str, Meme],
-    n_turns: int | None = None,
-) -> Image.Image:
-    """Draw a dialogue, or its first turns, with the memes of one strategy."""
-    name = dialogue.dialogue_id
-    mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
-    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
-    return drawing.draw_chat(spec, meme_files(run, memes))
-
-
-# --- Consistency of a placed meme with a text: 50 (cos + 1) (Section 5.2, Eq. 26)
-
-
-TextKind = Literal["u_t", "u_t+1", "shuffled"]
-
-
-def score(cosine: np.ndarray | float) -> np.ndarray | float:
-    """Cosine to the 0-100 scale (Eq. 26)."""
-    return 50.0 * (np.clip(cosine, -1.0, 1.0) + 1.0)
-
-
-class TextScorer:
-    """Meme text against utterance under an embedder that took no part in retrieval (offline stand-in).
-
-    This is text consistency, not the paper's cross-modal score; its name says so in every table.
-    """
-
-    def __init__(self, embedder: RecordedEmbedder, retrieval_embedder: str) -> None:
-        if embedder.name == retrieval_embedder:
-            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
-        self._embedder = embedder
-        self.name = f"text:{embedder.name}"
-
-    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
-        """Rows of memes' words, [n, dim]."""
-        return self._embedder.encode([meme_words(meme) for meme in memes], "document")
-
-    def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Rows of texts, [n, dim]."""
-        return self._embedder.encode(list(texts), "document")
-
-
-class PictureScorer:
-    """A meme's picture against the utterance under Chinese-CLIP: the paper's cross-modal score."""
-
-    def __init__(self, encoder: DualEncoder, picture_of: Callable[[Meme], Path]) -> None:
-        self._encoder, self._picture_of, self.name = encoder, picture_of, encoder.name
-
-    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
-        """Rows of memes' pictures, [n, dim]."""
-        return normalise(self._encoder.encode_images([self._picture_of(meme) for meme in memes]))
-
-    def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Rows of texts, [n, dim]."""
-        return normalise(self._encoder.encode_texts(texts))
-
-
-Scorer = TextScorer | PictureScorer
-"""Encodes memes and texts into one space: unit vectors [n, dim]."""
-
-
-def meme_words(meme: Meme) -> str:
-    """What a text model can know of a meme: its visible text, else the note of its picture."""
-    return meme.text or meme.picture_note
-
-
-def open_scorer(run: Run, memes: Mapping[str, Meme]) -> Scorer:
-    """What measures consistency: Chinese-CLIP on the pictures, or the embedder that chose no meme."""
-    models = run.profile.models
-    if run.profile.evaluation.consistency == "text":
-        return TextScorer(run.embedder(models.consistency_embedder), run.embedder_name())
-    files = meme_files(run, memes)
-    # A replay computes what is not recorded, but fetches no weights for it.
-    download = fetch.may_fetch() and models.mode != "recorded"
-    write_dir = run.write_dir if run.computes else None
-    encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, run.computes, download)
-    return PictureScorer(encoder, lambda meme: files[meme.meme_id])
-
-
-def can_score(scorer: Scorer, meme: Meme) -> bool:
-    """Whether there is something of a meme that the scorer can encode."""
-    return isinstance(scorer, PictureScorer) or bool(meme_words(meme))
-
-
-def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
-    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once."""
-    if not pairs:
-        return []
-    meme_ids, texts = sorted({meme for meme, _ in pairs}), sorted({text for _, text in pairs})
-    meme_rows = dict(zip(meme_ids, scorer.memes([memes[name] for name in meme_ids]), strict=True))
-    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
-    return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
-
-
-def text_pairs(
-    placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], profile: Profile
-) -> list[tuple[Placement, TextKind, str]]:
-    """Each placement with its u_t, its u_{t+1} (where the dialogue goes on) and one shuffled text.
-
-    u_t is the utterance beside the meme. The shuffled text is the u_t of a placement of the same
-    strategy in another dialogue, drawn by seed: what unrelated pairs score.
-    """
-    texts = {(name, t.turn): t.text for name, dialogue in dialogues.items() for t in dialogue.turns}
-    by_strategy: dict[str, list[Placement]] = {}
-    for placed in placements:
-        by_strategy.setdefault(placed.strategy, []).append(placed)
-    pairs: list[tuple[Placement, TextKind, str]] = []
-    for strategy, group in by_strategy.items():
-        rng = statistics.rng(profile.seed, "shuffled", strategy)
-        chats, _ = pd.factorize(np.array([placed.dialogue_id for placed in group]))
-        for placed, chat in zip(group, chats, strict=True):
-            pairs.append((placed, "u_t", texts[placed.dialogue_id, placed.turn]))
-            if following := texts.get((placed.dialogue_id, placed.turn + 1)):
-                pairs.append((placed, "u_t+1", following))
-            if len(others := np.flatnonzero(chats != chat)):
-                other = group[others[rng.integers(len(others))]]
-                pairs.append((placed, "shuffled", texts[other.dialogue_id, other.turn]))
-    return pairs
-
-
-def measure_consistency(
-    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
-) -> tuple[list[Consistency], str]:
-    """Consistency of all placed memes with the texts of `text_pairs`, and the scorer's name.
-
-    Memes without any words are left out, save for a scorer of pictures.
-    """
-    scorer, profile = open_scorer(run, memes), run.profile
-    able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
-    pairs = text_pairs(able, dialogues, profile)
-    scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
-    return [
-        Consistency(
-            **placed.model_dump(include=PLACE), scorer=scorer.name, text=kind, score=round(value, 6),
-            source=f"model {scorer.name}", profile=profile.name, seed=profile.seed,
-        )
-        for (placed, kind, _), value in zip(pairs, scores, strict=True)
-    ], scorer.name  # fmt: skip
 
 
 # --- Tables 1 and 2 in the paper's form, and the comparisons of the analysis plan
@@ -211,7 +35,9 @@ TABLE_1 = ("dataset", "metric", "strategy", "mean", "n", "dialogues", "unscored"
 EFFECTS = ("effect", "metric", "comparison", "difference", "n", "dialogues", "p", "p_holm")
 TABLE_2 = ("case", "dialogue", "strategy", "memes", "judge", "consistency")
 MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes")
-LEVELS = ("strategy", "memes", "fits", "nobody", "both")
+LEVELS = (
+    "strategy", "memes", "ungraded", "fits", "lands", "nobody", "mean grade", "ungraded as 0",
+)  # fmt: skip
 
 
 def placed_scores(
@@ -351,16 +177,21 @@ def effects(
     return table[list(EFFECTS)]
 
 
-def levels(graded: Mapping[str, Values]) -> pd.DataFrame:
-    """How often memes fit, from mean grades by strategy.
+def levels(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:
+    """How good the memes of each strategy are by their mean grades (0-2); none without ground truth.
 
-    `fits` is the share of memes that fit, `nobody` that with 0 from all graders, `both` that with 2.
+    `fits`, `lands` (2 from all graders) and `nobody` (0 from all) are shares of its memes, where all of them
+    were graded: with another seed, gate or library those in the pool are no fair sample. `ungraded` were in
+    no system's pool, so most of them fit worse: the mean of all should lie between `ungraded as 0` and
+    `mean grade`, that of the graded.
     """
-    rows = []
-    for strategy, values in graded.items():
-        means = np.array(list(values.values()), float)
-        shares = (fits(means).mean(), (means == 0).mean(), (means == 2).mean())
-        rows.append((strategy, len(means), *shares))
+    by_strategy, rows = grades.placed_grades(placements, truth), []
+    for strategy, memes in Counter(p.strategy for p in placements if truth.grades).items():
+        means = np.array(list(by_strategy.get(strategy, {}).values()), float)
+        shares, mean = (np.nan,) * 3, means.mean() if len(means) else np.nan
+        if len(means) == memes:
+            shares = (fits(means).mean(), (means == 2).mean(), (means == 0).mean())
+        rows.append((strategy, memes, 1 - len(means) / memes, *shares, mean, means.sum() / memes))
     return pd.DataFrame(rows, columns=list(LEVELS))
 
 
@@ -416,7 +247,7 @@ def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> 
     return pd.DataFrame(rows, columns=list(MEME_USE))
 
 
-def consistency_frame(
+def consistency_rows(
     consistency: Sequence[Consistency], dialogues: Sequence[Dialogue], profile: Profile
 ) -> pd.DataFrame:
     """Rows of Figure 4: each strategy, and the shuffled baseline over all, by source of the dialogues."""
@@ -448,7 +279,6 @@ def evaluate_run(
     run.save(consistency, Consistency)
     systems, differences = grades.tabulate(grades.measure_systems(data), data.known_clusters)
     by_grades = {
-        "placed": grades.placed_table(placements, truth),
         "agreement": grades.agreement_table(truth),
         "retrieval": systems,
         "retrieval_differences": differences,
@@ -460,12 +290,12 @@ def evaluate_run(
         "table_1": table_1(ratings, consistency, dialogues, profile),
         "table_2": table_2(cases, ratings, consistency, profile),
         "effects": effects(ratings, consistency, dialogues, profile, graded),
-        "levels": levels(graded),
+        "levels": levels(placements, truth),
         "trust": trust,
     }
     tables = {
         **by_grades,
-        **{name: quoted[name] for name in ("table_1", "effects", "meme_use")},
+        **{name: quoted[name] for name in ("levels", "table_1", "effects", "meme_use")},
         "judge_trust": trust,
         "table_1_printed": table_1_printed(quoted["table_1"]),
         "paper_table_1": paper_table_1(),
@@ -486,7 +316,7 @@ def distinct(texts: Sequence[str]) -> float:
     return len(set(pairs)) / max(1, len(pairs))
 
 
-def numbers(
+def counts(
     profile: Profile,
     memes: Sequence[Meme],
     dialogues: Sequence[Dialogue],
@@ -496,17 +326,17 @@ def numbers(
     """How much of everything there is in a run's records."""
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
-    texts = [turn.text for turn in turns]
+    kinds = Counter(dialogue.kind for dialogue in dialogues)
     return {
         "profile": profile.name,
         "memes": len(memes),
         "dialogues": {
             "total": len(dialogues),
-            "news": sum(d.kind == "news" for d in dialogues),
-            "role": sum(d.kind == "role" for d in dialogues),
+            "news": kinds["news"],
+            "role": kinds["role"],
             "turns": len(turns),
-            "mean_characters": round(float(np.mean([len(text) for text in texts])), 6),
-            "distinct_2": round(distinct(texts), 6),
+            "mean_characters": round(float(np.mean([len(turn.text) for turn in turns])), 6),
+            "distinct_2": round(distinct([turn.text for turn in turns]), 6),
             "turns_with_violations": sum(bool(turn.violations) for turn in turns),
             "summaries": len(summaries),
             "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),

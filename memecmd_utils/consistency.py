@@ -1,0 +1,142 @@
+"""Consistency of a placed meme with a text: 50 (cos + 1), of MemeCMD (2507.00891), Section 5.2, Eq. 26."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import fetch, statistics
+from memecmd_utils.embedders import DualEncoder, RecordedEmbedder
+from memecmd_utils.recordings import normalise
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
+from memecmd_utils.settings import Profile
+
+TextKind = Literal["u_t", "u_t+1", "shuffled"]
+PLACE = {"dialogue_id", "turn", "strategy", "meme_id"}
+"""Fields that say which placed meme a record is about."""
+
+
+def score(cosine: np.ndarray | float) -> np.ndarray | float:
+    """Cosine to the 0-100 scale (Eq. 26)."""
+    return 50.0 * (np.clip(cosine, -1.0, 1.0) + 1.0)
+
+
+class TextScorer:
+    """Meme text against utterance under an embedder that took no part in retrieval (offline stand-in).
+
+    This is text consistency, not the paper's cross-modal score; its name says so in every table.
+    """
+
+    def __init__(self, embedder: RecordedEmbedder, retrieval_embedder: str) -> None:
+        if embedder.name == retrieval_embedder:
+            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
+        self._embedder = embedder
+        self.name = f"text:{embedder.name}"
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Rows of memes' words, [n, dim]."""
+        return self._embedder.encode([meme_words(meme) for meme in memes], "document")
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows of texts, [n, dim]."""
+        return self._embedder.encode(list(texts), "document")
+
+
+class PictureScorer:
+    """A meme's picture against the utterance under Chinese-CLIP: the paper's cross-modal score."""
+
+    def __init__(self, encoder: DualEncoder, picture_of: Callable[[Meme], Path]) -> None:
+        self._encoder, self._picture_of, self.name = encoder, picture_of, encoder.name
+
+    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
+        """Rows of memes' pictures, [n, dim]."""
+        return normalise(self._encoder.encode_images([self._picture_of(meme) for meme in memes]))
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Rows of texts, [n, dim]."""
+        return normalise(self._encoder.encode_texts(texts))
+
+
+Scorer = TextScorer | PictureScorer
+"""Encodes memes and texts into one space: unit vectors [n, dim]."""
+
+
+def meme_words(meme: Meme) -> str:
+    """What a text model can know of a meme: its visible text, else the note of its picture."""
+    return meme.text or meme.picture_note
+
+
+def open_scorer(run: Run) -> Scorer:
+    """What measures consistency: Chinese-CLIP on the pictures, or the embedder that chose no meme."""
+    models = run.profile.models
+    if run.profile.evaluation.consistency == "text":
+        return TextScorer(run.embedder(models.consistency_embedder), run.embedder_name())
+    # A replay computes what is not recorded, but fetches no weights for it.
+    download = fetch.may_fetch() and models.mode != "recorded"
+    write_dir = run.write_dir if run.computes else None
+    encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, run.computes, download)
+    return PictureScorer(encoder, lambda meme: run.read(meme.file))
+
+
+def can_score(scorer: Scorer, meme: Meme) -> bool:
+    """Whether there is something of a meme that the scorer can encode."""
+    return isinstance(scorer, PictureScorer) or bool(meme_words(meme))
+
+
+def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
+    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once."""
+    if not pairs:
+        return []
+    meme_ids, texts = sorted({meme for meme, _ in pairs}), sorted({text for _, text in pairs})
+    meme_rows = dict(zip(meme_ids, scorer.memes([memes[name] for name in meme_ids]), strict=True))
+    text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
+    return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
+
+
+def text_pairs(
+    placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], profile: Profile
+) -> list[tuple[Placement, TextKind, str]]:
+    """Each placement with its u_t, its u_{t+1} (where the dialogue goes on) and one shuffled text.
+
+    u_t is the utterance beside the meme. The shuffled text is the u_t of a placement of the same
+    strategy in another dialogue, drawn by seed: what unrelated pairs score.
+    """
+    texts = {(name, t.turn): t.text for name, dialogue in dialogues.items() for t in dialogue.turns}
+    by_strategy: dict[str, list[Placement]] = {}
+    for placed in placements:
+        by_strategy.setdefault(placed.strategy, []).append(placed)
+    pairs: list[tuple[Placement, TextKind, str]] = []
+    for strategy, group in by_strategy.items():
+        rng = statistics.rng(profile.seed, "shuffled", strategy)
+        chats, _ = pd.factorize(np.array([placed.dialogue_id for placed in group]))
+        for placed, chat in zip(group, chats, strict=True):
+            pairs.append((placed, "u_t", texts[placed.dialogue_id, placed.turn]))
+            if following := texts.get((placed.dialogue_id, placed.turn + 1)):
+                pairs.append((placed, "u_t+1", following))
+            if len(others := np.flatnonzero(chats != chat)):
+                other = group[others[rng.integers(len(others))]]
+                pairs.append((placed, "shuffled", texts[other.dialogue_id, other.turn]))
+    return pairs
+
+
+def measure_consistency(
+    run: Run, placements: Sequence[Placement], dialogues: Mapping[str, Dialogue], memes: Mapping[str, Meme]
+) -> list[Consistency]:
+    """Consistency of all placed memes with the texts of `text_pairs`.
+
+    Memes without any words are left out, save for a scorer of pictures.
+    """
+    scorer, profile = open_scorer(run), run.profile
+    able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
+    pairs = text_pairs(able, dialogues, profile)
+    scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
+    return [
+        Consistency(
+            **placed.model_dump(include=PLACE), scorer=scorer.name, text=kind, score=round(value, 6),
+            source=f"model {scorer.name}", profile=profile.name, seed=profile.seed,
+        )
+        for (placed, kind, _), value in zip(pairs, scores, strict=True)
+    ]  # fmt: skip
