@@ -207,8 +207,8 @@ class Text:
         """The text with lines `[meme ID: FILE]`; a place is (first line, line after the last)."""
         out = self.text.removesuffix("\n").split("\n")
         for (first, end), meme in sorted(memes.items(), reverse=True):
-            meme_id = re.sub(r"[\[\]\s]+", " ", str(meme["meme_id"]))
-            out.insert(end if position == "after" else first, f"[meme {meme_id}: {meme['meme_file']}]")
+            line = f"[meme {meme['meme_id']}: {meme['meme_file']}]"
+            out.insert(end if position == "after" else first, line)
         return "\n".join(out) + "\n"
 
 

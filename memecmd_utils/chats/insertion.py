@@ -1,9 +1,6 @@
 """Put memes into one's own chats: the library and the gate of a finished run, on a file of messages."""
 
-import hashlib
-import json
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from markupsafe import Markup
 
 from memecmd_utils import files, learned, reranking, retrieval, runs
 from memecmd_utils.chats import readers
@@ -30,9 +28,6 @@ from memecmd_utils.chats.turns import (
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Strategy
-
-WRITTEN = "written.json"
-"""In the folder of pictures: every SHA-256 that the output and its page had when they were written."""
 
 
 class Insertion(NamedTuple):
@@ -66,6 +61,16 @@ class Insertion(NamedTuple):
         return [*lines, f"Ψ {self.turn.summary.motivation}"]
 
 
+class Told(NamedTuple):
+    """The turns of every chat with their summaries from the second on."""
+
+    turns: list[list[SpokenTurn]]
+    writers: str
+    """Who wrote the summaries."""
+    why: str
+    """Why one is missing, in brackets; empty where none is, or none was asked for."""
+
+
 def insert_file(
     source: Path,
     target: Path,
@@ -83,93 +88,123 @@ def insert_file(
     columns (`readers.parse_fields`). A turn from the second on whose file gives no S, E and Psi is summarised
     by the model of the profile, which is recorded and held to its caps; where it has none, `NoSummaryAgent`
     is raised if no turn has a summary, else such turns get no meme. Raises `ChatError` for a file that
-    cannot be read or written, and where `target` is there and not as an earlier insertion left it.
+    cannot be read or written, and where something is there that no insertion wrote.
     """
-    export = readers.read(source, readers.parse_fields(fields))
+    given = readers.parse_fields(fields)
+    export = readers.read(source, given)
     run = library_run(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "chats")
     if strategy not in get_args(Strategy):
         raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
-    if target.suffix.lower() != source.suffix.lower():
-        raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
-    page, pictures = target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
-    _check_outputs(source, target, page, pictures)
-    turns = [spoken_turns(chat) for chat in export.chats]
+    _check_output(source, target, export, given)
     library = open_library(run, asking)
     before = runs.spent(asking).total("usd")
-    turns, writers, why = _summarised(export, turns, asking, run.name)
+    told = _summarised(export.chats, asking, run.name)
     usd = runs.spent(asking).total("usd") - before
     if strategy == retrieval.LEARNED:
-        insertions = _learned_insertions(turns, learned_library(library, asking), run)
+        insertions = _learned_insertions(told.turns, learned_library(library, asking), run)
     elif strategy == retrieval.RERANKED:
-        insertions = _reranked_insertions(export.chats, turns, library, asking)
+        insertions = _reranked_insertions(export.chats, told.turns, library, asking)
     else:
-        insertions = _insertions(export.chats, turns, library, strategy)
-    position = run.profile.retrieval.meme_position
-    end = "last" if position == "after" else "first"
-    by_message = {(one.chat, getattr(one.turn, end)): one for one in insertions}
-    # Ids of a table of one's own may be any text; a file's name may not.
-    names = {one.meme_id: re.sub(r"[^\w.-]", "_", one.meme_id).lstrip(".-") for one in insertions}
-    placed = {meme_id: pictures / (name + library.picture(meme_id).suffix) for meme_id, name in names.items()}
-    missing = sum(turn.summary is None for of_chat in turns for turn in of_chat[1:])
-    about = (
-        f"{counted(len(insertions), 'meme')} ({len(placed):,} different) in "
-        f"{counted(sum(map(len, turns)), 'turn')} of {counted(len(turns), 'chat')}; summaries: {writers}"
+        insertions = _insertions(export.chats, told.turns, library, strategy)
+    about = _about(told, insertions, usd)
+    head = {
+        "title": source.name,
+        "about": f"{about}. Memes by {strategy} from the library of run {run.name}.",
+    }
+    paths = _write(target, export, insertions, strategy, library, head)
+    return "\n".join([about, f"read: {export.taken}", *map(str, paths)])
+
+
+def _about(told: Told, insertions: Sequence[Insertion], usd: float) -> str:
+    """How it went, in one line."""
+    n_different, n_turns = len({insertion.meme_id for insertion in insertions}), sum(map(len, told.turns))
+    missing = sum(turn.summary is None for turns in told.turns for turn in turns[1:])
+    return (
+        f"{counted(len(insertions), 'meme')} ({n_different:,} different) in {counted(n_turns, 'turn')} of "
+        f"{counted(len(told.turns), 'chat')}; summaries: {told.writers}"
         + (f" for ${usd:.4f}" if usd else "")
-        + (f"; {counted(missing, 'turn')} without a summary{why}" if missing else "")
+        + (f"; {counted(missing, 'turn')} without a summary{told.why}" if missing else "")
     )
-    title = f"{about}. Memes by {strategy} from the library of run {run.name}."
-    columns = {at: one.columns(placed[one.meme_id], strategy) for at, one in by_message.items()}
-    contents = {path: library.picture(meme_id).read_bytes() for meme_id, path in placed.items()}
-    contents[page] = _page(source.name, title, export.chats, by_message, library).encode()
-    contents[target] = export.render(columns, position)
-    _write(contents, [page, target], pictures)
-    return "\n".join([about, f"read: {export.taken}", *map(str, (target, page, pictures))])
 
 
-def _check_outputs(source: Path, target: Path, page: Path, pictures: Path) -> None:
-    """Raise `ChatError` where an output would overwrite what no insertion wrote, or what was changed."""
-    if target.exists() and source.exists() and target.samefile(source):
+# --- what may be overwritten, and what is written
+
+
+def _beside(target: Path) -> tuple[Path, Path]:
+    """The page and the folder of pictures of an output."""
+    return target.with_suffix(".html"), target.with_name(target.stem + PICTURES)
+
+
+def _check_output(source: Path, target: Path, export: Export, given: Mapping[str, str]) -> None:
+    """Raise `ChatError` where OUT is IN, has another format, or would overwrite what no insertion wrote.
+
+    What an insertion wrote bears its marks: memes in the file, and the file's name on the page beside it.
+    """
+    if target.suffix.lower() != source.suffix.lower():
+        raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
+    if target.exists() and target.samefile(source):
         raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
     folder = next(folder for folder in target.absolute().parents if folder.exists())
     if not os.access(folder, os.W_OK):  # told before a model is asked
         raise ChatError(f"{folder} cannot be written to: name another OUT")
-    known = _noted(pictures)
-    present = [path for path in (target, page) if path.exists()]
-    foreign = [path for path in present if files.sha256(path) not in known.get(path.name, [])]
-    foreign += [pictures] * (pictures.exists() and target.name not in known)
-    if foreign:
-        raise ChatError(f"{foreign[0]} was not written by this command, or was changed: name another OUT")
+    page, pictures = _beside(target)
+    there = [path for path in (target, page, pictures) if path.exists()]
+    has_page = page.is_file() and _mark(target) in page.read_text(encoding="utf-8", errors="replace")
+    if there and not (has_page and (target not in there or _has_memes(target, export, given))):
+        raise ChatError(f"{there[0]} was not written by this command, or lacks its page: name another OUT")
 
 
-def _noted(pictures: Path) -> dict[str, list[str]]:
-    note = pictures / WRITTEN
-    return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
-
-
-def _write(contents: Mapping[Path, bytes], noted: Sequence[Path], pictures: Path) -> None:
-    """Write all files. The note comes first and keeps old hashes: a killed insertion can be repeated."""
-    known = _noted(pictures)
-    for path in noted:
-        hashes = [hashlib.sha256(contents[path]).hexdigest(), *known.get(path.name, [])]
-        known[path.name] = list(dict.fromkeys(hashes))
+def _has_memes(target: Path, export: Export, given: Mapping[str, str]) -> bool:
+    """Whether an insertion wrote `target`, perhaps the same chats without a meme."""
     try:
-        files.write_json(pictures / WRITTEN, known)
+        there = readers.read(target, {part: name for part, name in given.items() if part != "encoding"})
+    except ChatError:
+        return False
+    return there.content.has_memes or target.read_bytes() == export.render({})
+
+
+def _mark(target: Path) -> Markup:
+    """What stands in the source of the page that is written beside `target`."""
+    return Markup('data-out="{}"').format(target.name)
+
+
+def _write(
+    target: Path,
+    export: Export,
+    insertions: Sequence[Insertion],
+    strategy: str,
+    library: Library,
+    head: Mapping[str, str],
+) -> list[Path]:
+    """Write the page with this `head`, the pictures, then the file: a killed insertion can be repeated."""
+    (page, folder), position = _beside(target), library.run.profile.retrieval.meme_position
+    place = "last" if position == "after" else "first"
+    at = {(insertion.chat, getattr(insertion.turn, place)): insertion for insertion in insertions}
+    pictures = {it.meme_id: folder / (it.meme_id + library.picture(it.meme_id).suffix) for it in insertions}
+    columns = {key: it.columns(pictures[it.meme_id], strategy) for key, it in at.items()}
+    contents = {page: _page(export.chats, at, library, mark=_mark(target), **head).encode()}
+    contents |= {path: library.picture(meme_id).read_bytes() for meme_id, path in pictures.items()}
+    contents[target] = export.render(columns, position)
+    try:
         for path, data in contents.items():
             with files.atomic_path(path) as part:
                 part.write_bytes(data)
     except OSError as error:
         raise ChatError(f"{error.filename} cannot be written: {error.strerror}") from error
+    return [target, page, *([folder] if pictures else [])]
 
 
-def _summarised(
-    export: Export, turns: Sequence[list[SpokenTurn]], asking: Run, library: str
-) -> tuple[list[list[SpokenTurn]], str, str]:
-    """The turns of every chat with summaries from the second on, who wrote them, and why one is missing."""
+# --- summaries and memes
+
+
+def _summarised(chats: Sequence[Conversation], asking: Run, library: str) -> Told:
+    """The turns of all chats; the model of `asking` sums up those whose file gives no summary."""
+    turns = [spoken_turns(chat) for chat in chats]
     given = any(turn.summary is not None for of_chat in turns for turn in of_chat[1:])
     wanted = [
         context
-        for chat, of_chat in zip(export.chats, turns, strict=True)
+        for chat, of_chat in zip(chats, turns, strict=True)
         for context, turn in zip(contexts(chat.name, of_chat), of_chat[1:], strict=True)
         if turn.summary is None
     ]
@@ -178,12 +213,12 @@ def _summarised(
     written = {(c.chat, c.turn): answer.value for c, answer in zip(wanted, answers, strict=False)}
     told = [
         [turn._replace(summary=turn.summary or written.get((chat.name, turn.turn))) for turn in of_chat]
-        for chat, of_chat in zip(export.chats, turns, strict=True)
+        for chat, of_chat in zip(chats, turns, strict=True)
     ]
     writers = [*(["in the file"] if given else []), *sorted({answer.source for answer in answers})]
     faults = Counter(f"{answer.outcome}: {answer.reason}" for answer in answers if answer.value is None)
     why = f" ({faults.most_common(1)[0][0]})" if faults else ""
-    return told, ", ".join(writers) or "none needed", why
+    return Told(told, ", ".join(writers) or "none needed", why)
 
 
 def _insertions(
@@ -272,17 +307,16 @@ def _reranked_insertions(
 
 
 def _page(
-    title: str,
-    about: str,
     chats: Sequence[Conversation],
     insertions: Mapping[tuple[int, int], Insertion],
     library: Library,
+    **head: str,
 ) -> str:
     """The page; `insertions` by chat and message. Whoever speaks first in a chat stands right.
 
     All texts come out escaped, nothing is loaded from elsewhere, and each picture is in the page once.
     """
-    names = dict.fromkeys(one.meme_id for one in insertions.values())
+    names = dict.fromkeys(insertion.meme_id for insertion in insertions.values())
     memes = {
         name: shown_meme(library.memes[name], library.picture(name), defined=f"meme-{number}")
         for number, name in enumerate(names)
@@ -299,5 +333,5 @@ def _page(
             turns.append(ShownTurn(place + 1, side, message.speaker, message.text, note=note, meme=meme))
         shown_chats.append({"name": chat.name, "turns": turns})
     page = files.templates(initials=initials).get_template("inserted_chat.html.j2")
-    shown = {"title": title, "about": about, "chats": shown_chats, "memes": list(memes.values())}
+    shown = {"chats": shown_chats, "memes": list(memes.values()), **head}
     return page.render(shown, meme_position=library.run.profile.retrieval.meme_position)
