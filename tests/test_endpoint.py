@@ -1,4 +1,7 @@
-"""What goes over the wire to an endpoint, and what becomes of its replies, refusals and silences."""
+"""What goes over the wire to an endpoint, and what becomes of its replies, refusals and silences: a reply is
+read without thoughts and control tokens, a wrong set-up ends a run in the server's own words, one refused
+request does not, and proxies are used but for this machine.
+"""
 
 import asyncio
 import socketserver
@@ -84,11 +87,10 @@ def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> N
         (None, ["json_schema", "json_object", None, None]),
     ],
 )
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_server_without_schemas_is_asked_in_json_mode_or_plain_text(knows, forms, status) -> None:
+def test_a_server_without_schemas_is_asked_in_json_mode_or_plain_text(knows, forms) -> None:
     def answer(body: dict) -> Answer:
         form = body.get("response_format", {}).get("type")
-        return Answer(chat_reply("{}")) if form == knows else Answer(error("unknown response_format"), status)
+        return Answer(chat_reply("{}")) if form == knows else Answer(error("unknown response_format"), 422)
 
     with FaultServer(answer).running() as server:
         replies = ask(backend(server), request(reply_schema=Mood), request("还有", reply_schema=Mood))
@@ -100,21 +102,17 @@ def test_a_server_without_schemas_is_asked_in_json_mode_or_plain_text(knows, for
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
-    [("stop", "stop"), (None, "stop"), ("eos", "stop"), ("end_turn", "stop"), ("length", "length"),
-     ("MAX_TOKENS", "length"),
-     ("content_filter", "content_filter"), ("SAFETY", "content_filter"), ("sensitive", "content_filter")],
-)  # fmt: skip
-def test_finish_reasons_of_several_services(said: str | None, meant: str) -> None:
-    assert read_reply(chat_reply("好", finish_reason=said)).finish_reason == meant
+    ("finish", "meant"),
+    [(None, "stop"), ("end_turn", "stop"), ("MAX_TOKENS", "length"), ("sensitive", "content_filter")],
+)
+def test_finish_reasons_of_several_services(finish: str | None, meant: str) -> None:
+    assert read_reply(chat_reply("好", finish_reason=finish)).finish_reason == meant
 
 
 @pytest.mark.parametrize(
     "body",
-    [None, "text", [], {}, {"choices": []}, {"choices": None}, {"choices": [{}]},
-     {"choices": [{"message": "x"}]},
-     {"error": {"message": "busy"}}, {"choices": [{"message": {"content": 7}}]}],
-)  # fmt: skip
+    [None, [], {"choices": []}, {"choices": [{"message": "x"}]}, {"choices": [{"message": {"content": 7}}]}],
+)
 def test_a_body_that_is_no_completion_is_a_lost_reply(body: Any) -> None:
     assert read_reply(body).finish_reason == "lost"
 
@@ -123,11 +121,8 @@ def test_refusals_parts_thoughts_and_log_probabilities() -> None:
     refused = read_reply(chat_reply(None, message={"refusal": "I can't"}))
     assert refused.refusal and refused.text == ""
     parts = [{"type": "text", "text": "一"}, {"type": "text", "text": "二\x00"}]
-    assert (
-        read_reply(chat_reply(None, message={"content": parts, "reasoning_content": "想想"})).think_characters
-        == 2
-    )
-    assert read_reply(chat_reply(None, message={"content": parts})).text == "一二"
+    thought = read_reply(chat_reply(None, message={"content": parts, "reasoning_content": "想想"}))
+    assert (thought.text, thought.think_characters) == ("一二", 2)
     tops = [{"token": "是", "logprob": -0.1}, {"token": "否", "logprob": float("-inf")}]
     first = read_reply(chat_reply("是", logprobs={"content": [{"token": "是", "top_logprobs": tops}]}))
     assert first.first_token == {"是": -0.1} and first.yes_no[0] == pytest.approx(0.905, abs=1e-3)
@@ -136,14 +131,11 @@ def test_refusals_parts_thoughts_and_log_probabilities() -> None:
 
 REPLY = "行啊，周末一起去吃火锅"
 DRAFT, FINAL = (dumps({"scenario": text, "emotion": "笑", "motivation": "逗"}) for text in ("草稿", "定稿"))
-HARMONY = "<|channel|>analysis<|message|>%s<|end|><|start|>assistant<|channel|>final<|message|>%s<|return|>"
 THOUGHTS = (
-    "<think>%s</think>%s", "<thinking>%s</thinking>\n%s", "<thought>%s</thought>%s", "[THINK]%s[/THINK]%s",
-    "◁think▷%s◁/think▷%s", "%s</think>%s", "<think>a<think>b</think>%s</think>%s", HARMONY,
+    "<think>a<think>b</think>%s</think>%s", "%s</think><answer>%s</answer>", "<seed:think>%s</seed:think>%s",
     "<|begin_of_thought|>%s<|end_of_thought|>\n<|begin_of_solution|>%s<|end_of_solution|>",
-    "<|thinking|>%s<|/thinking|>%s", "%s</think><answer>%s</answer>",
     "<|channel|>analysis<|message|>%s<|end|><|channel|>final <|constrain|>json<|message|>%s[DONE]",
-    "<seed:think>%s</seed:think>%s", "<|channel>thought\n%s<channel|>%s", "<plan>%s</plan>%s<|im_end|>",
+    "<|channel>thought\n%s<channel|>%s", "<plan>%s</plan>%s<|im_end|>",
 )  # fmt: skip
 
 
@@ -154,22 +146,17 @@ def test_of_a_reply_with_thoughts_only_the_reply_is_kept(form: str) -> None:
     assert structured(read_reply(chat_reply(form % (DRAFT, FINAL))), SummaryReply).scenario == "定稿"
 
 
-@pytest.mark.parametrize(
-    "token",
-    ["<|im_end|>", "<|eot_id|>\n<|start_header_id|>user", "</s>", "<|endoftext|>", "<end_of_turn>",
-     "【4†source】", "<｜end▁of▁sentence｜>", "<eos>", "[EOS]", "<|im_end|>\n<|im_start|>user\n你好"],
-)  # fmt: skip
+@pytest.mark.parametrize("token", ["<|im_end|>\n<|im_start|>user\n你好", "</s>", "【4†source】", "[EOS]"])
 def test_a_control_token_ends_a_reply(token: str) -> None:
-    assert read_reply(chat_reply(REPLY + token)).text == REPLY
     assert read_reply(chat_reply(f"<|im_start|>assistant\n{REPLY}{token}")).text == REPLY
 
 
-@pytest.mark.parametrize("text", ["<answer>行啊", "行啊</回复>", '{"text": "行啊"}', "行啊<br>吧"])
+@pytest.mark.parametrize("text", ["<answer>行啊", '{"text": "行啊"}', "行啊<br>吧"])
 def test_an_utterance_with_a_tag_or_json_breaks_a_rule(text: str) -> None:
     assert any(
         rule.startswith("写了标记") for rule in violations(utterance_text(Reply(text=text), ()), (), 99)
     )
-    for plain in ("1<2，3>2", "a<b 的时候", "我 <3 你", "【公告】今天放假", "[捂脸]行吧"):
+    for plain in ("1<2，3>2", "我 <3 你", "【公告】今天放假"):
         assert utterance_text(read_reply(chat_reply(plain)), ()) == plain
 
 
@@ -179,7 +166,7 @@ def test_a_call_of_a_tool_is_read_by_its_arguments_and_a_thought_alone_is_told()
     thought = chat_reply("", message={"content": "", "reasoning_content": "想" * 200}, finish_reason="length")
     with FaultServer(lambda _: Answer(thought)).running() as server:
         (answer,) = chat.run(_answers(chat.Chat(backend(server)), 1))
-        assert answer.outcome == "length" and "tokens on thought (200 characters)" in answer.reason
+        assert answer.outcome == "length" and "60 tokens on thought (200 characters)" in answer.reason
         with pytest.raises(EndpointError, match=r"none of the first 20 answers .* on thought"):
             chat.run(_answers(chat.Chat(backend(server)), 30))
 
@@ -217,33 +204,28 @@ def test_where_one_call_in_five_fails_all_are_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said", "tries"),
+    ("answer", "told", "tries"),
     [
         (Answer(error("no such key"), 401), "refused the key .401.: check OPENAI_API_KEY.*no such key", 1),
+        (Answer([{"error": {"code": 400, "message": "API key not valid."}}], 400), "check OPENAI_API_KEY", 1),
         (Answer(error("no such model"), 404), "does not know the model 'tiny'.*no such model", 1),
         (Answer(error("pay first", code="insufficient_quota"), 429), "no credit left .429.: pay first", 1),
         (Answer(error("pay first"), 402), "no credit left", 1),
-        (Answer([{"error": {"code": 400, "message": "Unknown name \"seed\""}}], 400),
-         'Unknown name "seed"; `parameters: {seed: null}` of the endpoint', 1),
-        (Answer([{"error": {"code": 400, "message": "API key not valid."}}], 400), "check OPENAI_API_KEY", 1),
-        (Answer(error("Quota exceeded, limit: 0, model: free"), 429), "no credit left", 1),
         (Answer({"object": "error", "message": {"detail": [{"msg": "presence_penalty is extra"}]}}, 422),
          "presence_penalty is extra; `parameters: {presence_penalty: null}`", 1),
         (Answer(error("parameter.enable_thinking must be set to false for plain calls"), 400),
          "`extra_body: {enable_thinking: false}` adds one", 1),
-        (Answer({"error": "model not loaded"}, 400), "refuses the request .400.: model not loaded", 1),
         (Answer({"detail": "use max_completion_tokens, not max_tokens"}, 400),
          "parameters: {max_tokens: max_completion_tokens", 1),
         (Answer("<title>Proxy</title> says <b>no</b>", 403, "text/html"), "403.*Proxy says no", 1),
         (Answer("<html>hello</html>", 200, "text/html"), "not a chat completion: hello", 10),
-        (Answer(error("overloaded"), 503), "not answered .status 503: overloaded.*run again", 3 + 5),
-        (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down", 3 + 5),
+        (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down.*run again", 3 + 5),
     ],
 )  # fmt: skip
 def test_a_wrong_set_up_ends_the_run_with_the_servers_own_words(
-    answer: Answer, said: str, tries: int
+    answer: Answer, told: str, tries: int
 ) -> None:
-    with FaultServer(lambda _: answer).running() as server, pytest.raises(EndpointError, match=said):
+    with FaultServer(lambda _: answer).running() as server, pytest.raises(EndpointError, match=told):
         asked = request(seed=1, sampling=Sampling(max_tokens=5, presence_penalty=0.5))
         ask(backend(server), *[asked] * 10)
     assert len(server.bodies) == tries
