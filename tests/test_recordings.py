@@ -186,20 +186,11 @@ class Feeling(BaseModel):
 
 
 def request(**changes) -> Request:
-    values = {
-        "task": "utterance",
-        "subject": "d/1",
-        "messages": [
-            Message(role="system", text="系统"),
-            Message(role="user", text="你好", images=[Image(image_id="m1", load=lambda: "data:,x")]),
-        ],
-        "sampling": Sampling(temperature=0.9, max_tokens=60, extra={"min_p": 0.05, "dry": 1}),
-        "seed": 3,
-        "sample": 0,
-        "reply_schema": Mood,
-        "schema_version": 1,
-    }
-    return Request(**{**values, **changes})
+    picture = Image(image_id="m1", load=lambda: "data:,x")
+    messages = [Message(role="system", text="系统"), Message(role="user", text="你好", images=[picture])]
+    sampling = Sampling(temperature=0.9, max_tokens=60, extra={"min_p": 0.05, "dry": 1})
+    values = {"task": "utterance", "subject": "d/1", "messages": messages, "sampling": sampling, "seed": 3}
+    return Request(**{**values, "sample": 0, "reply_schema": Mood, "schema_version": 1, **changes})
 
 
 def key(model: ModelId = MODEL, **changes) -> str:
@@ -240,10 +231,8 @@ def test_the_key_of_today_is_the_key_of_the_recordings() -> None:
     }
     assert key(**same) == key()
     plain = Request(task="rating", subject="x", messages=[Message(role="user", text="是不是")])
-    assert (
-        key_of(plain.normal_form(ModelId(name="m")))
-        == "fc6b70b214adac4cfc3b1d16252f33e849e300e922914a8c5a2afa76f2cd1441"
-    )
+    digest = "fc6b70b214adac4cfc3b1d16252f33e849e300e922914a8c5a2afa76f2cd1441"
+    assert key_of(plain.normal_form(ModelId(name="m"))) == digest
 
 
 # --- vectors -----------------------------------------------------------------------------------------
