@@ -141,7 +141,7 @@ class Chat:
         self._side_by_side += 1
         work, places = iter(work), asyncio.Semaphore(self.concurrency)
 
-        async def one(item: Awaitable[T]) -> T:
+        async def in_a_place(item: Awaitable[T]) -> T:
             try:
                 return await item
             except Exception as error:
@@ -156,7 +156,7 @@ class Chat:
                 self._stop_after_fault()
                 if (item := next(work, None)) is None:
                     break
-                tasks.append(asyncio.ensure_future(one(item)))
+                tasks.append(asyncio.ensure_future(in_a_place(item)))
             return await asyncio.gather(*tasks)
         except Exception as error:
             self._fault = self._fault or error
@@ -238,8 +238,8 @@ class Chat:
             # Above the mark stands what takes the place of an empty reply, in the language of the prompt.
             told = prompts.render(request.ask_again, fence=prompts.fence, **reason)
             nothing, _, note = told.partition("\n@user\n")
-            said = Message(role="assistant", text=reply.text or nothing)
-            changed["messages"] = [*request.messages, said, Message(role="user", text=note)]
+            answered = Message(role="assistant", text=reply.text or nothing)
+            changed["messages"] = [*request.messages, answered, Message(role="user", text=note)]
         return request.model_copy(update=changed)
 
     async def _send(self, request: Request) -> Reply:

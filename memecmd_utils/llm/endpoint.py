@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memecmd_utils import fetch
-from memecmd_utils.llm.replies import said, strict_schema
+from memecmd_utils.llm.replies import strict_schema, without_thoughts
 from memecmd_utils.llm.types import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.settings import Endpoint, checked_address
 
@@ -364,7 +364,7 @@ def read_reply(body: Any) -> Reply:
             text = "".join(str(part.get("text") or "") for part in text)
         text = CONTROL.sub("", text)
         thought = str(message.get("reasoning_content") or message.get("reasoning") or "")
-        reply = said(text)
+        reply = without_thoughts(text)
         finish = re.sub(r"[^a-z]+", "_", str(choice.get("finish_reason") or "stop").lower())
         return Reply(
             text=reply,

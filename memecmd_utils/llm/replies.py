@@ -41,7 +41,7 @@ PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
 STRICT_KEYWORDS = {"type", "properties", "items", "enum", "const", "anyOf", "$ref", "$defs"}
 
 
-def said(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """The reply in a model's text: without thoughts, control tokens and marks of sources.
 
     After a thought, also one in an unknown tag, the reply begins; the first control token after that ends it.
@@ -109,7 +109,7 @@ def structured(reply: Reply, schema: type[T]) -> T:
     The last object counts: drafts stand before it. Where none is whole, `json_repair` mends small faults (a
     comma too many, other quotes), but never in a reply that was cut off: its last text would end anywhere.
     """
-    text = said(reply.text)
+    text = without_thoughts(reply.text)
     if len(text) > MAX_CHARS or text.count("{") > MAX_BRACES:
         raise UnusableReply("too long")
     if objects := _objects(text):
@@ -182,7 +182,7 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
     if len(reply.text) > MAX_CHARS:
         raise UnusableReply("too long")
     label = re.compile(r"(?:{})\s*[:：]\s*".format("|".join(map(re.escape, (*names, "A", "B", "甲", "乙")))))
-    for line in said(reply.text).splitlines(keepends=True):
+    for line in without_thoughts(reply.text).splitlines(keepends=True):
         text = _unquoted(line.strip())
         name_before = label.match(text)
         if name_before:

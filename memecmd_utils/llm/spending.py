@@ -186,9 +186,9 @@ def outcome_rows(folder: Path) -> list[dict[str, Any]]:
     """What became of every question of a run: a row a stage, with all outcomes by name."""
     columns = {"calls": "calls", "replayed": "replayed", "tokens in": "tokens_in", "tokens out": "tokens_out",
                "characters of thought": "think_characters", "US dollars": "usd"}  # fmt: skip
-    found = [path for path in (folder / "usage").glob("*.json") if not path.name.endswith(".keys.json")]
-    found.sort(key=lambda path: ([not path.name.startswith(stage) for stage in STAGES], path.name))
-    used = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    written = [path for path in (folder / "usage").glob("*.json") if not path.name.endswith(".keys.json")]
+    written.sort(key=lambda path: ([not path.name.startswith(stage) for stage in STAGES], path.name))
+    used = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in written}
     return [
         {
             "stage": stage,

@@ -12,7 +12,6 @@ from memecmd_utils.files import MemecmdError
 from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
-Task = Literal["utterance", "summary", "annotation", "scenario", "choice", "rating", "embedding"]
 UNRECORDED: Outcome = "unrecorded"
 NO_REPLY = ("failed", "rejected", UNRECORDED)
 """Finish reasons of what is no reply: nobody pays for it, and asking again would bring the same."""
@@ -65,7 +64,8 @@ class Message(BaseModel):
 class Request(BaseModel):
     """Everything that changes an answer."""
 
-    task: Task
+    task: str
+    """utterance, summary, annotation, scenario, choice, rating or embedding."""
     subject: str
     """What the request is about, for example a dialogue and turn; not part of the key."""
     messages: list[Message]
