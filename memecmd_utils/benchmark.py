@@ -17,8 +17,19 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, grades, learned, retrieval, runs, statistics
+from memecmd_utils.chats import asking_run, library_run
+from memecmd_utils.chats.turns import (
+    HISTORY_TURNS,
+    Context,
+    Conversation,
+    Message,
+    NoSummaryAgent,
+    spoken_turns,
+    summarise,
+)
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import Split
+from memecmd_utils.llm import prompts
 from memecmd_utils.release import releasable
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Meme
@@ -312,7 +323,9 @@ def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: in
     base, clusters = PAPER if PAPER in systems else grades.CAPTION, [*split.asked["dialogue"]]
     ndcg = {name: values[:, grades.NDCG] for name, values in measured.items()}
     gaps = {
-        name: statistics.EMPTY if name == base else statistics.cluster_mean(ndcg[name] - ndcg[base], clusters)
+        name: statistics.cluster_mean(
+            ndcg[name] - ndcg[base] if name != base else (), clusters, statistics.FINE_DIFFERENCE
+        )
         for name in systems
     }
     holm = dict(zip(gaps, statistics.holm([gap.p for gap in gaps.values()]), strict=True))
@@ -323,13 +336,13 @@ def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: in
         rows.append(
             {
                 "split": split.name, "system": name, "kind": kind, **means,
-                **statistics.cluster_mean(ndcg[name], clusters, statistics.SHARE).columns("nDCG@5"),
-                "minus": base, **gaps[name].columns("difference"), "p": gaps[name].p, "p Holm": holm[name],
+                "nDCG@5": statistics.cluster_mean(ndcg[name], clusters, statistics.MEASURE),
+                "minus": base, "difference": gaps[name], "p": gaps[name].p, "p Holm": holm[name],
                 "answered": answered, "R@1 answered": means["R@1"] / answered if answered else np.nan,
                 "turns": len(clusters), "dialogues": len(set(clusters)),
             }
         )  # fmt: skip
-    return pd.DataFrame(rows).sort_values("nDCG@5", ascending=False, kind="stable", ignore_index=True)
+    return pd.DataFrame(sorted(rows, key=lambda row: -row["nDCG@5"].value))
 
 
 def score(
@@ -364,15 +377,16 @@ def score(
         raise BenchmarkError("no leaderboard: no turn has a graded meme that fits")
     leaderboard = pd.concat(tables, ignore_index=True)
     run.save_tables(leaderboard=leaderboard)
-    rows = json.loads(leaderboard.to_json(orient="records", double_precision=6))
-    files.write_json(run.report / FILE, {"rows": rows})
+    files.write_json(run.report / FILE, {"rows": leaderboard}, statistics.as_json)
     return "\n".join([*text, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
     """Rows of the `leaderboard.json` in a folder; none without it."""
     file = folder / FILE
-    return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
+    if not file.is_file():
+        return []
+    return json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
 
 
 def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
@@ -410,15 +424,13 @@ SENT = 4
 """Score of the meme that was really sent."""
 
 
-def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Any, str]]:
-    """Questions of a file of MOD: dialogue (a cluster), what is known (`turns.Context`), the meme sent.
+def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Context, str]]:
+    """Questions of a file of MOD: dialogue (a cluster), what is known, the number of the meme sent.
 
     In dialogues each meme from the second message on is a question, whose history ends with the words that
     came with the meme, as in the task files. Memes sent before are told by their `captions`, by number.
     Raises `BenchmarkError`, also for a file that asks for no memes.
     """
-    from memecmd_utils.chats.turns import HISTORY_TURNS, Context, Conversation, Message, spoken_turns
-    from memecmd_utils.llm import prompts
 
     def spoken(message: Mapping[str, Any]) -> Message:
         number = _number(message.get("img_id"))
@@ -477,11 +489,8 @@ def score_mod(
     The summary agent is asked by `profile` and `settings`; without one, questions have no summaries and the
     paper's score is left out. Writes `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
     """
-    from memecmd_utils.chats import search
-    from memecmd_utils.chats.turns import NoSummaryAgent, summarise
-
-    run = search.library_run(run_name, profile, settings)
-    asking = search.asking_run(run, profile, settings, "mod")
+    run = library_run(run_name, profile, settings)
+    asking = asking_run(run, profile, settings, "mod")
     memes = {meme.meme_id: meme for meme in run.load(Meme)}
     usable = [a for a in run.load(Annotation) if a.usable and a.meme_id in memes]
     corpus = pd.DataFrame([_meme(memes[annotation.meme_id], annotation) for annotation in usable])

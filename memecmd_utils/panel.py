@@ -9,21 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 import numpy as np
 
-from memecmd_utils import drawing, reranking, retrieval, schemas
+from memecmd_utils import chats, drawing, reranking, retrieval, schemas
+from memecmd_utils.chats import ChatError, Context
 from memecmd_utils.drawing import SIGNS, ShownTurn, shown_meme, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue, ScoreScale
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply, describe_source
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    from memecmd_utils.chats import Context, Library
 
 KEPT_DIALOGUES, KEPT_MEMES = 60, 10_000
 """Of so many dialogues and memes the cosines are kept: a moved weight is then a sum of four matrices."""
@@ -167,8 +165,6 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         view = explorer.select(knobs)
         chat = explorer.chat(view, knobs, memes, pictures)
         return HTML(f"{drawing.parts().styles()}{chat}{explorer.facts(view, knobs)}")
-    from memecmd_utils import chats  # who asks no model does not depend on those who do
-
     first = DialogueTab(explorer, memes, pictures)
     second = PasteTab(chats.Library(run, memes, index, chats.unrecorded(run, run)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
@@ -253,23 +249,21 @@ class DialogueTab:
             self.facts.value = self.explorer.facts(self.view, knobs)
 
 
-def read_pasted(text: str) -> "Context":
+def read_pasted(text: str) -> Context:
     """A chat of one `name: words` a line between two people; the next turn is the other one's."""
-    from memecmd_utils import chats
-
-    found = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
-    people = list(dict.fromkeys(line[0].strip() for line in found))
-    if not found or len(people) > 2 or any(len(line) == 1 for line in found):
-        raise chats.ChatError("write one line per message, `name: words`, from one or two people")
-    lines = tuple((name.strip(), words.strip()) for name, words in found)
+    cells = [re.split("[：:]", line, maxsplit=1) for line in text.splitlines() if line.strip()]
+    people = list(dict.fromkeys(line[0].strip() for line in cells))
+    if not cells or len(people) > 2 or any(len(line) == 1 for line in cells):
+        raise ChatError("write one line per message, `name: words`, from one or two people")
+    lines = tuple((name.strip(), words.strip()) for name, words in cells)
     other = next((name for name in people if name != lines[-1][0]), "B")
-    return chats.Context("pasted", len(lines) + 1, lines, other)
+    return Context("pasted", len(lines) + 1, lines, other)
 
 
 class PasteTab:
     """A pasted chat, its S, E and Psi, and the memes that fit; nothing of it is written down."""
 
-    def __init__(self, library: "Library", first: DialogueTab) -> None:
+    def __init__(self, library: chats.Library, first: DialogueTab) -> None:
         self.library, self.first, models = library, first, library.run.profile.models
         self.text = widgets.Textarea(EXAMPLE, rows=8, description="chat", **WIDE)
         hints = {"scenario": "S  scenario", "emotion": "E  emotion", "motivation": "Ψ  motivation"}
@@ -297,18 +291,16 @@ class PasteTab:
             self.note.value = drawing.parts().note(str(error), True)
 
     def _ask(self) -> None:
-        from memecmd_utils import chats
-
         answer = chats.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
         if answer.value is None:
-            raise chats.ChatError(
+            raise ChatError(
                 f"the model gave no usable summary ({answer.outcome}: {answer.reason}); write one"
             )
         for name, area in self.fields.items():
             area.value = getattr(answer.value, name)
         self._find()
 
-    def _read(self) -> tuple["Context", np.ndarray]:
+    def _read(self) -> tuple[Context, np.ndarray]:
         """The pasted chat, and the query [1, 3, dim] of its S, E and Psi."""
         texts = {name: area.value.strip() for name, area in self.fields.items()}
         if not all(texts.values()):
@@ -342,7 +334,7 @@ class PasteTab:
             (choice,) = reranking.ask_model([ranked], chat, library.memes, run.profile, picture)
         self._show(pasted, choice.meme_id, choice.unscored or f"the model: {choice.reason}")
 
-    def _show(self, pasted: "Context", meme_id: str, note: str) -> None:
+    def _show(self, pasted: Context, meme_id: str, note: str) -> None:
         """The pasted chat with a meme, or none, at its next turn."""
         lines, who = pasted.lines, pasted.next_speaker
         side = {name: "right" if name == lines[0][0] else "left" for name in (*dict(lines), who)}

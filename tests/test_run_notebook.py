@@ -201,8 +201,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (release / "README.md").write_text(card, encoding="utf-8")
     (release / "LICENSE.md").write_text("# Licence\n", encoding="utf-8")
     row = {"system": "popular", "kind": "package", "turns": 9, "dialogues": 3, "split": "untouched"}
-    row |= dict.fromkeys(("nDCG@5", "nDCG@5 low", "nDCG@5 high", "R@1", "R@5", "MRR@20", "judged@5"), 0.25)
-    rows = [{**row, "difference": None, "p Holm": 0}]
+    row |= dict.fromkeys(("R@1", "R@5", "MRR@20", "judged@5"), 0.25) | {"p Holm": 0}
+    estimate = {"kind": "measure", "value": 0.25, "low": 0.2, "high": 0.3}
+    rows = [{**row, "nDCG@5": estimate, "difference": {**estimate, "value": None}}]
     (folder / "leaderboard.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
     links = ["04_retrieval.html", "../processed/a%20run/release/", "gone.html", "../../../etc/passwd"]
     policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'"
