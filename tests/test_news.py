@@ -1,14 +1,19 @@
+"""News come from the example, a file or feeds, as many as the run starts dialogues from.
+
+A collection only grows: a failing feed costs nothing, the same report is kept once. Feeds are strangers'
+bytes, which become plain text.
+"""
+
 import csv
 import json
 import random
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
+from web_site import Site, open_site
 
 from memecmd_utils import fetch, files, news
 from memecmd_utils.files import paths
@@ -33,38 +38,11 @@ def rss(*numbers: int, head: str = '<?xml version="1.0"?>', same: str = "") -> s
     return f'{head}<rss version="2.0"><channel><title>频道</title>{rows}</channel></rss>'
 
 
-class Site:
-    """A server on loopback: an answer (status, headers, body) for each path; 404 for any other."""
-
-    def __init__(self) -> None:
-        self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
-        self.asked: list[str] = []
-        self.seen: list[dict[str, str]] = []
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                site.asked.append(self.path)
-                site.seen.append({name.lower(): value for name, value in self.headers.items()})
-                status, headers, body = site.pages.get(self.path, (404, {}, b""))
-                if headers.get("ETag") and self.headers.get("If-None-Match") == headers["ETag"]:
-                    status, body = 304, b""
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def put(self, path: str, text: str | bytes, status: int = 200, **headers: str) -> Feed:
-        body = text.encode() if isinstance(text, str) else text
-        self.pages[path] = (status, {"Content-Type": "application/rss+xml; charset=utf-8", **headers}, body)
-        return Feed(topic=TOPICS[len(self.pages) % 6], url=self.url + path, terms="CC BY")
+def put(site: Site, path: str, text: str | bytes, status: int = 200, **headers: str) -> Feed:
+    """Have the site answer a path with a feed, or what stands in its place."""
+    body = text.encode() if isinstance(text, str) else text
+    site.pages[path] = [(status, {"Content-Type": "application/rss+xml; charset=utf-8", **headers}, body)]
+    return Feed(topic=TOPICS[len(site.pages) % 6], url=site.url + path, terms="CC BY")
 
 
 @pytest.fixture
@@ -73,15 +51,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(fetch, "Client", partial(fetch.Client, pause_s=0))
     monkeypatch.setattr(fetch, "TRIES", 1)
     monkeypatch.setattr(news, "MAX_BYTES", 300_000)
-    made = Site()
-    threading.Thread(target=made.server.serve_forever, daemon=True).start()
-    yield made
-    made.server.shutdown()
+    with open_site() as made:
+        yield made
 
 
 def rows(folder: Path) -> dict[str, dict[str, str]]:
     with (folder / "feeds.csv").open(encoding="utf-8", newline="") as handle:
-        return {"/" + row["url"].rpartition("/")[2]: row for row in csv.DictReader(handle)}
+        return {row["url"].rpartition("/")[2]: row for row in csv.DictReader(handle)}
 
 
 def test_where_news_come_from(tmp_path: Path) -> None:
@@ -99,12 +75,12 @@ def test_where_news_come_from(tmp_path: Path) -> None:
 
 
 def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
-    urls = [f"{feed.topic}={feed.url}" for feed in (site.put("/a", rss(0, 1, 2)), site.put("/b", rss(3, 4)))]
+    urls = [f"{feed.topic}={feed.url}" for feed in (put(site, "a", rss(0, 1, 2)), put(site, "b", rss(3, 4)))]
     profile = Profile(name="p").replace(news="feeds", feeds=urls, n_news=5)
     items = news.load_news(profile)
     assert len(items) == 5 and {item.topic for item in items} == {"entertainment", "technology"}
-    asked = len(site.asked)
-    assert news.load_news(profile) == items and len(site.asked) == asked, "enough lies there"
+    asked = len(site.paths)
+    assert news.load_news(profile) == items and len(site.paths) == asked, "enough lies there"
     path = news.collection_folder(profile) / "news.jsonl"
     assert news.load_news(Profile(name="q").replace(news=str(path))) == items, (
         "a collection is a file of news, too"
@@ -117,35 +93,35 @@ def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
 
 
 def test_good_and_bad_feeds_side_by_side(site: Site, tmp_path: Path) -> None:
-    site.put("/robots.txt", "user-agent: *\ndisallow: /private")
+    put(site, "robots.txt", "user-agent: *\ndisallow: /private")
     feeds = [
-        site.put("/rss", rss(1, 2)),
-        site.put("/page", "<html><body>hello</body></html>"),
-        site.put("/torn", rss(7, 8)[:-80]),
-        site.put("/none", rss()),
-        site.put("/private", rss(9)),
-        site.put("/large", b"x" * 400_000),
-        site.put("/busy", "", status=500),
+        put(site, "rss", rss(1, 2)),
+        put(site, "page", "<html><body>hello</body></html>"),
+        put(site, "torn", rss(7, 8)[:-80]),
+        put(site, "none", rss()),
+        put(site, "private", rss(9)),
+        put(site, "large", b"x" * 400_000),
+        put(site, "busy", "", status=500),
     ]
     items = collect(feeds, tmp_path)
     status = {path: row["status"] for path, row in rows(tmp_path).items()}
-    assert [path for path, what in status.items() if what == "read"] == ["/rss", "/torn", "/none"]
-    assert "RSS" in status["/page"] and "robots" in status["/private"] and "500" in status["/busy"]
-    assert "bytes" in status["/large"] and len(items) >= 3
+    assert [path for path, what in status.items() if what == "read"] == ["rss", "torn", "none"]
+    assert "RSS" in status["page"] and "robots" in status["private"] and "500" in status["busy"]
+    assert "bytes" in status["large"] and len(items) >= 3
     with pytest.raises(NewsError, match=r"(?s)none of the 2 feeds.*/page: failed.*/busy: failed"):
         collect([feeds[1], feeds[-1]], tmp_path)
 
 
 def test_a_later_collection_adds_and_loses_nothing(site: Site, tmp_path: Path) -> None:
-    feeds = [site.put("/a", rss(1, 2), ETag='"1"'), site.put("/b", rss(3))]
+    feeds = [put(site, "a", rss(1, 2), ETag='"1"'), put(site, "b", rss(3))]
     first = collect(feeds, tmp_path)
-    site.put("/b", rss(4, 3))
+    put(site, "b", rss(4, 3))
     second = collect(feeds, tmp_path)
-    assert second[:3] == first and len(second) == 4 and rows(tmp_path)["/a"]["status"] == "unchanged"
-    site.put("/a", "", status=500)
-    site.put("/b", rss(3, same="新稿" * 60))
+    assert second[:3] == first and len(second) == 4 and rows(tmp_path)["a"]["status"] == "unchanged"
+    put(site, "a", "", status=500)
+    put(site, "b", rss(3, same="新稿" * 60))
     assert collect(feeds, tmp_path) == second, "a failure costs nothing, and an item's first version stands"
-    assert [rows(tmp_path)["/b"][name] for name in ("items", "new")] == ["2", "0"]
+    assert [rows(tmp_path)["b"][name] for name in ("items", "new")] == ["2", "0"]
     kept = files.read_jsonl(tmp_path / "news.jsonl", CollectedItem)[0]
     assert (kept.link, kept.feed_url, kept.terms) == ("https://a.b/1", feeds[0].url, "CC BY")
     assert (kept.source, kept.published) == ("feed https://a.b/1", "2026-11-02T00:00:00Z")
@@ -153,7 +129,7 @@ def test_a_later_collection_adds_and_loses_nothing(site: Site, tmp_path: Path) -
 
 def test_the_same_report_by_another_outlet_is_kept_once(site: Site, tmp_path: Path) -> None:
     report = "".join(random.Random(5).choices(LETTERS, k=150))
-    feeds = [site.put("/a", rss(1, same=report)), site.put("/b", rss(2, same=report + "（完）"))]
+    feeds = [put(site, "a", rss(1, same=report)), put(site, "b", rss(2, same=report + "（完）"))]
     assert [item.link for item in collect(feeds, tmp_path)] == ["https://a.b/1"]
 
 
