@@ -1,4 +1,11 @@
+"""Who is asked what, in which order: cold starts, the prompts of four phases, the loop, and the rules.
+
+A prompt holds what its equation says and nothing later. Of a run that meets faults no dialogue is lost
+silently, and none stands half on disk.
+"""
+
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -350,71 +357,47 @@ def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
     assert placed and placed <= {f"chat-{c}" for c in range(4)}
 
 
-# --- rules
+# --- rules: texts and what the model is told of each; "" where it is ordinary chat
 
-SPOKEN = ("今天好热", "空调坏了", "你来我家吧")
+SPOKEN = ("今天好热", "空调坏了", "你来我家吧", "太激动了，差点连脚都抽筋了")
+TOLD = {
+    "写了人名前缀": """甲：你好 | A:你好 | 外孙女: 来了 | 【甲】你好 | **甲**：你好 | 甲说：你好
+        | 外婆（笑）：吃饭 | User: hi | （外婆）：吃饭 | 好的。乙：真的吗 | 外婆 ：吃饭 | 说话人1：好""",
+    "用了表情符号": "行吧😀",
+    "用了颜文字": "行吧(^_^)",
+    "写了括号动作": "（笑）行吧",
+    "太长": "长" * 26,
+    "开头": "今天？不来了",
+    "重复了前面说过的话": "空调坏了！ | 哎，你来我家吧",
+    "前面已经说过": "我那脚啊，差点连脚都抽",
+    "谈到了任务本身": """抱歉，我之前的回答重复了前面的话 | 作为AI，我不能评价这个
+        | 以下是修改后的回复： | 根据您的要求，重新回复如下 | 好的，我会注意避免重复
+        | 我重新说：今晚吃火锅吧 | 修改后：今晚吃火锅 | 回复：今晚吃火锅 | 我会扮演外婆继续聊
+        | 我会遵守规则，不用表情符号 | 很抱歉，我无法生成该内容 | Here is the revised reply:
+        | As an AI language model, I can't | 用户希望我写一句话 | 抱歉给您带来不便 | 改为：今晚吃面
+        | 这句话不超过25个字 | 作为外婆，我会说：今晚吃面""",
+    "": """那家店（楼下那家）关了 | 周三（15号）见 | 涨了5%（含税）了 | 看《（大）明》 | 3*4*5的箱子
+        | 他妈的** | 下午3:30见 | 比分2:3输了 | 选A：B不对 | 他说：“行” | 系统提示：密码错误 | 1~2天
+        | A股又跌了 | 甲方又改 | -5~-3度 | x_y坐标 | 啊？？ | 外婆说得对 | ——行吧--- | 行吧①好
+        | 行吧km²好 | 行吧3℃好 | 今晚不来了 | 我那脚啊，差点连脚都麻了 | 抱歉来晚了
+        | 不好意思刚看到，现在回复你 | 你刚才的回复我没看到 | 他上次的回答把我笑死
+        | 好的，我会注意安全的 | 甲方要求改第八版了 | 按照说明书装的 | 作为朋友我支持你
+        | 我是助理，不是保姆 | 方案又要修改，烦死 | 对不起，我说话重了 | 换个说法吧，太直接了
+        | 那我改成周六 | 他说不会重复收费 | 上一句你说啥 | 我无法回答，太难了 | 这句话你说过了""",
+}
 
 
-def found(text: str, earlier: tuple[str, ...] = SPOKEN) -> list[str]:
-    return violations(text, earlier, 25, ("外婆", "外孙女"))
+@pytest.mark.parametrize("rule", TOLD)
+def test_a_broken_rule_is_named_and_ordinary_chat_breaks_none(rule: str) -> None:
+    wrong = {}
+    for text in re.split(r"\s+\|\s+", TOLD[rule]):
+        told = violations(text, SPOKEN, 25, ("外婆", "外孙女"))
+        if not (any(rule in one for one in told) if rule else told == []):
+            wrong[text] = told
+    assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["甲：你好", "A:你好", "外婆：吃饭了", "外孙女: 来了", "【甲】你好", "**甲**：你好", "甲说：你好",
-     "外婆（笑）：吃饭", "用户：你好", "User: hi", "（外婆）：吃饭", "好的。乙：真的吗", "外婆 ：吃饭",
-     "说话人1：好"],
-)  # fmt: skip
-def test_names_before_the_words(text: str) -> None:
-    assert "写了人名前缀" in [rule.split("（")[0] for rule in found(text)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["那家店（楼下那家）关了", "我在三号线（人民广场站）那头", "周三（15号）见", "涨了5%（含税）了",
-     "看《（大）明》", "3*4*5的箱子", "他妈的**", "下午3:30见", "比分2:3输了", "答案:D吧", "选A：B不对",
-     "他说：“行”", "我妈说：早点睡", "系统提示：密码错误", "1~2天", "A股又跌了", "甲方又改", "-5~-3度",
-     "x_y坐标", "啊？？", "外婆说得对", "5:0赢了", "no.1", "——行吧---",
-     *(f"行吧{sign}好" for sign in ("！", "……", "——", "①", "km²", "α", "3℃", "Wi-Fi"))],
-)  # fmt: skip
-def test_brackets_colons_and_signs_of_ordinary_chat(text: str) -> None:
-    assert found(text) == []
-
-
-def test_starters_copies_and_repeated_words() -> None:
-    assert found("今天？不来了") == ["开头“今天”和前面的话一样"] and found("今晚不来了") == []
+def test_a_beginning_may_come_again_after_six_turns() -> None:
     away = ("今天好热", *(f"{word}一句别的话" for word in "甲乙丙丁戊己"))
-    assert found("今天不来了", away[:6]) != [] and found("今天不来了", away) == [], "so far back it is none"
-    assert "重复了前面说过的话" in found("空调坏了！")
-    assert "重复了前面说过的话" in found("咱们周末一起去爬香山吧", ("哎，咱们周末一起去爬香山吧",))
+    assert violations("今天不来了", away[:6], 25) and violations("今天不来了", away, 25) == []
     assert not dialogue.is_copy("好", "好的") and not dialogue.is_copy("abcd", "abce")
-    earlier = ("太激动了，差点连脚都抽筋了", "后来呢")
-    assert found("我那脚啊，差点连脚都抽", earlier) == ["“差点连脚都抽”前面已经说过"]
-    assert found("我那脚啊，差点连脚都麻了", earlier) == [], "five in a row are an echo"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["抱歉，我之前的回答重复了前面的话", "作为AI，我不能评价这个", "以下是修改后的回复：",
-     "根据您的要求，重新回复如下", "好的，我会注意避免重复", "我重新说：今晚吃火锅吧", "修改后：今晚吃火锅",
-     "回复：今晚吃火锅", "我会遵守规则，不用表情符号", "很抱歉，我无法生成该内容",
-     "Here is the revised reply:", "As an AI language model, I can't", "我会扮演外婆继续聊",
-     "抱歉，之前的回答不符合格式要求", "非常抱歉，我的上一条回复违反了规则", "用户希望我写一句话",
-     "抱歉给您带来不便", "改为：今晚吃面", "明白了，我不会再使用表情符号", "这句话不超过25个字",
-     "作为外婆，我会说：今晚吃面", "抱歉，我无法回答这个问题"],
-)  # fmt: skip
-def test_talk_about_the_task_is_found(text: str) -> None:
-    assert any(rule.startswith("谈到了任务本身（") for rule in violations(text, (), 99))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["抱歉来晚了", "不好意思刚看到，现在回复你", "你刚才的回复我没看到", "他上次的回答把我笑死",
-     "好的，我会注意安全的", "甲方要求改第八版了", "按照说明书装的", "作为朋友我支持你",
-     "我是助理，不是保姆", "以下省略一万字", "方案又要修改，烦死", "聊天记录我都删了", "对不起，我说话重了",
-     "换个说法吧，太直接了", "那我改成周六", "缩短假期，谁出的主意", "我重新写，导师不满意",
-     "他说不会重复收费", "按照老规矩AA", "上一句你说啥", "换一句话说你怕了", "我无法回答，太难了",
-     "给你带来了早饭", "这句话你说过了"],
-)  # fmt: skip
-def test_ordinary_chat_with_the_same_words_is_none(text: str) -> None:
-    assert violations(text, (), 99) == []
