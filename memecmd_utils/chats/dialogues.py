@@ -1,12 +1,13 @@
 """Chats of one's own as the dialogues of a run: the key `dialogues` names their file (stage 03)."""
 
 import re
+from collections.abc import Sequence
 from itertools import groupby
 
 from memecmd_utils import schemas
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.readers import OWN, Released, counted
-from memecmd_utils.chats.turns import Conversation, spoken_turns
+from memecmd_utils.chats.turns import Conversation, SpokenTurn, spoken_turns
 from memecmd_utils.dialogue import speaker_of
 from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile, ProfileError
@@ -25,15 +26,16 @@ def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
     path = paths.user_path(profile.dialogue.dialogues)
     export = readers.read(path)
     released, own = readers.released(export.content), []
-    of_two = [chat for chat in export.chats if len(_speakers(chat)) == 2]
-    others = [chat for chat in export.chats if len(_speakers(chat)) != 2]
+    chats = [(chat, spoken_turns(chat)) for chat in export.chats]
+    of_two = [(chat, turns) for chat, turns in chats if len(_speakers(turns)) == 2]
+    others = [(chat.name, _speakers(turns)) for chat, turns in chats if len(_speakers(turns)) != 2]
     if others and (released or not of_two):
-        there, name = _speakers(others[0]), others[0].name
+        name, there = others[0]
         shown = ", ".join(there[:4]) + (" ..." if len(there) > 4 else "")
         raise ProfileError(
             f"{path.name}: a dialogue has two speakers, and {name!r} has {len(there)}: {shown}"
         )
-    for number, chat in enumerate(of_two[: profile.dialogue.n_dialogues], start=1):
+    for number, (chat, turns) in enumerate(of_two[: profile.dialogue.n_dialogues], start=1):
         if released:
             about = released[chat.messages[0].place[0]]
         else:
@@ -41,7 +43,7 @@ def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
             is_taken = name in ("", *(dialogue.dialogue_id for dialogue in own))
             dialogue_id = f"{name or 'chat'}-{number}" if is_taken else name
             about = Released.model_construct(dialogue_id=dialogue_id, title=chat.name, turns=[])
-        own.append(_dialogue(chat, about, profile))
+        own.append(_dialogue(chat, turns, about, profile))
     ids = [dialogue.dialogue_id for dialogue in own]
     if wrong := [name for name in ids if not re.fullmatch(r"[\w.-]{1,80}", name)]:
         raise ProfileError(
@@ -60,21 +62,24 @@ def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
     return own, export.taken + left_out
 
 
-def _speakers(chat: Conversation) -> list[str]:
-    return list(dict.fromkeys(turn.speaker for turn in spoken_turns(chat)))
+def _speakers(turns: Sequence[SpokenTurn]) -> list[str]:
+    return list(dict.fromkeys(turn.speaker for turn in turns))
 
 
-def _dialogue(chat: Conversation, about: Released, profile: Profile) -> schemas.Dialogue:
+def _dialogue(
+    chat: Conversation, spoken: Sequence[SpokenTurn], about: Released, profile: Profile
+) -> schemas.Dialogue:
     """A chat of two as a dialogue; `about` says what its file tells beside the messages."""
-    by_speaker = [list(group) for _, group in groupby(spoken_turns(chat), key=lambda turn: turn.speaker)]
     turns, summaries = [], []
-    for turn, group in enumerate(by_speaker, start=1):
+    for turn, (_, group) in enumerate(groupby(spoken, key=lambda turn: turn.speaker), start=1):
+        first, *more = group
         place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
-        source = about.turns[chat.messages[group[0].first].place[-1]].source if about.turns else OWN
-        turns.append(schemas.Turn(text=" ".join(spoken.text for spoken in group), source=source, **place))
-        if turn > 1 and group[0].summary is not None:
-            summaries.append(schemas.Summary(**{"source": OWN} | group[0].summary.model_dump() | place))
-    names, (first, second) = {"A": about.name_a, "B": about.name_b}, _speakers(chat)
+        source = about.turns[chat.messages[first.first].place[-1]].source if about.turns else OWN
+        text = " ".join(part.text for part in (first, *more))
+        turns.append(schemas.Turn(text=text, source=source, **place))
+        if turn > 1 and first.summary is not None:
+            summaries.append(schemas.Summary(**{"source": OWN} | first.summary.model_dump() | place))
+    names, (first, second) = {"A": about.name_a, "B": about.name_b}, _speakers(spoken)
     return schemas.Dialogue(
         ref=about.dialogue_id,
         name_a=names.get(first, first),

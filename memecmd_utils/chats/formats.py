@@ -186,7 +186,7 @@ def read_json(text: str, is_lines: bool) -> Json:
                 lines.append(number)
         except (ValueError, RecursionError) as error:
             raise ChatError(f"{f'line {number}: ' if is_lines else ''}not JSON: {error}") from error
-    has_memes = _remove_memes(values)
+    has_memes = all(mark in text for mark in MARKS) and _remove_memes(values)
     return Json(values, lines, has_memes) if is_lines else Json(values[0], [], has_memes)
 
 

@@ -61,14 +61,15 @@ class Insertion(NamedTuple):
         return [*lines, f"Ψ {self.turn.summary.motivation}"]
 
 
-class Told(NamedTuple):
-    """The turns of every chat with their summaries from the second on."""
+class ToldChat(NamedTuple):
+    """A chat by its turns, those from the second on with their summaries, as far as there are any."""
 
-    turns: list[list[SpokenTurn]]
-    writers: str
-    """Who wrote the summaries."""
-    why: str
-    """Why one is missing, in brackets; empty where none is, or none was asked for."""
+    name: str
+    turns: list[SpokenTurn]
+
+    def known(self) -> list[SpokenTurn]:
+        """The turns that a model or the learned weights look at; the first has nothing before it."""
+        return [turn for turn in self.turns[1:] if turn.summary is not None]
 
 
 def insert_file(
@@ -99,33 +100,23 @@ def insert_file(
     _check_output(source, target, export, given)
     library = open_library(run, asking)
     before = runs.spent(asking).total("usd")
-    told = _summarised(export.chats, asking, run.name)
+    chats, writers = _summarised(export.chats, asking, run.name)
     usd = runs.spent(asking).total("usd") - before
     if strategy == retrieval.LEARNED:
-        insertions = _learned_insertions(told.turns, learned_library(library, asking), run)
+        insertions = _learned_insertions(chats, learned_library(library, asking), run)
     elif strategy == retrieval.RERANKED:
-        insertions = _reranked_insertions(export.chats, told.turns, library, asking)
+        insertions = _reranked_insertions(chats, library, asking)
     else:
-        insertions = _insertions(export.chats, told.turns, library, strategy)
-    about = _about(told, insertions, usd)
-    head = {
-        "title": source.name,
-        "about": f"{about}. Memes by {strategy} from the library of run {run.name}.",
-    }
-    paths = _write(target, export, insertions, strategy, library, head)
-    return "\n".join([about, f"read: {export.taken}", *map(str, paths)])
-
-
-def _about(told: Told, insertions: Sequence[Insertion], usd: float) -> str:
-    """How it went, in one line."""
-    n_different, n_turns = len({insertion.meme_id for insertion in insertions}), sum(map(len, told.turns))
-    missing = sum(turn.summary is None for turns in told.turns for turn in turns[1:])
-    return (
-        f"{counted(len(insertions), 'meme')} ({n_different:,} different) in {counted(n_turns, 'turn')} of "
-        f"{counted(len(told.turns), 'chat')}; summaries: {told.writers}"
-        + (f" for ${usd:.4f}" if usd else "")
-        + (f"; {counted(missing, 'turn')} without a summary{told.why}" if missing else "")
+        insertions = _insertions(chats, library, strategy)
+    n_different = len({insertion.meme_id for insertion in insertions})
+    about = (
+        f"{counted(len(insertions), 'meme')} ({n_different:,} different) in "
+        f"{counted(sum(len(chat.turns) for chat in chats), 'turn')} of {counted(len(chats), 'chat')}; "
+        f"summaries: {writers}" + (f"; ${usd:.4f}" if usd else "")
     )
+    title = f"{about}. Memes by {strategy} from the library of run {run.name}."
+    paths = _write(target, export, insertions, strategy, library, {"title": source.name, "about": title})
+    return "\n".join([about, f"read: {export.taken}", *map(str, paths)])
 
 
 # --- what may be overwritten, and what is written
@@ -198,85 +189,90 @@ def _write(
 # --- summaries and memes
 
 
-def _summarised(chats: Sequence[Conversation], asking: Run, library: str) -> Told:
-    """The turns of all chats; the model of `asking` sums up those whose file gives no summary."""
-    turns = [spoken_turns(chat) for chat in chats]
-    given = any(turn.summary is not None for of_chat in turns for turn in of_chat[1:])
+def _summarised(
+    conversations: Sequence[Conversation], asking: Run, library: str
+) -> tuple[list[ToldChat], str]:
+    """All chats by their turns, and in words who wrote the summaries and how many there are not.
+
+    The model of `asking` sums up the turns whose file gives no summary.
+    """
+    chats = [ToldChat(conversation.name, spoken_turns(conversation)) for conversation in conversations]
+    given = any(chat.known() for chat in chats)
     wanted = [
         context
-        for chat, of_chat in zip(chats, turns, strict=True)
-        for context, turn in zip(contexts(chat.name, of_chat), of_chat[1:], strict=True)
+        for chat in chats
+        for context, turn in zip(contexts(*chat), chat.turns[1:], strict=True)
         if turn.summary is None
     ]
     is_asked = not given or asking.profile.models.llm != "authored"
     answers = summarise(wanted, asking, "own_chats", library) if is_asked else []
     written = {(c.chat, c.turn): answer.value for c, answer in zip(wanted, answers, strict=False)}
-    told = [
-        [turn._replace(summary=turn.summary or written.get((chat.name, turn.turn))) for turn in of_chat]
-        for chat, of_chat in zip(chats, turns, strict=True)
+    chats = [
+        chat._replace(
+            turns=[t._replace(summary=t.summary or written.get((chat.name, t.turn))) for t in chat.turns]
+        )
+        for chat in chats
     ]
-    writers = [*(["in the file"] if given else []), *sorted({answer.source for answer in answers})]
-    faults = Counter(f"{answer.outcome}: {answer.reason}" for answer in answers if answer.value is None)
-    why = f" ({faults.most_common(1)[0][0]})" if faults else ""
-    return Told(told, ", ".join(writers) or "none needed", why)
+    sources = [*(["in the file"] if given else []), *sorted({answer.source for answer in answers})]
+    words = ", ".join(sources) or "none needed"
+    if missing := sum(len(chat.turns[1:]) - len(chat.known()) for chat in chats):
+        faults = Counter(
+            f" ({answer.outcome}: {answer.reason})" for answer in answers if answer.value is None
+        )
+        why = faults.most_common(1)[0][0] if faults else ""
+        words += f"; {counted(missing, 'turn')} without a summary{why}"
+    return chats, words
 
 
-def _insertions(
-    chats: Sequence[Conversation], turns: Sequence[list[SpokenTurn]], library: Library, strategy: str
-) -> list[Insertion]:
+def _insertions(chats: Sequence[ToldChat], library: Library, strategy: str) -> list[Insertion]:
     """Memes by the strategy in all chats (Eq. 22-25)."""
     profile, index, insertions = library.run.profile, library.index, []
-    # The first turn has nothing before it.
-    ranked = [library.rank([turn.summary for turn in of_chat[1:]]) for of_chat in turns]
+    ranked = [library.rank([turn.summary for turn in chat.turns[1:]]) for chat in chats]
     top1 = [ranking.scores[:, 0] for _, ranking in ranked]
     if not any(np.isfinite(scores).any() for scores in top1):
         return []
     rule, rate = retrieval.rule_of(profile), profile.retrieval.wanted_rate
     ((gate, scale, _),) = retrieval.fit_gates(retrieval.pad(top1)[None], rule, rate, sum(map(len, top1)))
-    for number, (chat, of_chat, (queries, ranking)) in enumerate(zip(chats, turns, ranked, strict=True)):
-        of_chat = of_chat[1:]
+    for number, (chat, (queries, ranking)) in enumerate(zip(chats, ranked, strict=True)):
         gate_scores = scale.apply(ranking.scores[:, 0])
         trace = retrieval.simulate(gate_scores, gate)
         chosen = retrieval.choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, chat.name)
         for row, meme, _ in chosen:
-            if of_chat[row].summary is None:
+            turn = chat.turns[1 + row]
+            if turn.summary is None:
                 continue
             parts = retrieval.pair_components(index, queries[row : row + 1], np.array([[meme]]))[0, 0]
             score = float(parts @ np.asarray(profile.retrieval.weights))
             gated = (float(gate_scores[row]), float(trace.thresholds[row]))
             asked = gated if strategy != "random" else (None, None)
-            insertions.append(Insertion(number, of_chat[row], index.meme_ids[meme], score, *asked))
+            insertions.append(Insertion(number, turn, index.meme_ids[meme], score, *asked))
     return insertions
 
 
 def _learned_insertions(
-    turns: Sequence[list[SpokenTurn]], library: learned.LearnedLibrary, run: Run
+    chats: Sequence[ToldChat], library: learned.LearnedLibrary, run: Run
 ) -> list[Insertion]:
     """Memes where learned placement promises most: scored by the gain to expect (0-4), gated by promise."""
-    found = []
-    for number, of_chat in enumerate(turns):
-        known = [turn for turn in of_chat[1:] if turn.summary is not None]
-        if not known:
-            continue
-        said = [turn.text[:MAX_CHARS] for turn in of_chat]
-        texts = [learned.turn_texts(said[: turn.turn - 1], turn.summary) for turn in known]
-        speakers = ["A" if turn.speaker == of_chat[0].speaker else "B" for turn in known]
-        promises = library.promises("", texts, [turn.turn for turn in known], speakers)
-        found += [(number, *row) for row in zip(known, *promises, strict=True)]
+    rows = []
+    for number, chat in enumerate(chats):
+        if known := chat.known():
+            before = [turn.text[:MAX_CHARS] for turn in chat.turns]
+            texts = [learned.turn_texts(before[: turn.turn - 1], turn.summary) for turn in known]
+            speakers = ["A" if turn.speaker == chat.turns[0].speaker else "B" for turn in known]
+            promises = library.promises("", texts, [turn.turn for turn in known], speakers)
+            rows += [(number, *row) for row in zip(known, *promises, strict=True)]
     rate = run.profile.retrieval.wanted_rate
-    threshold = float(np.quantile([promise for *_, promise in found], 1 - rate)) if found else 0.0
+    threshold = float(np.quantile([promise for *_, promise in rows], 1 - rate)) if rows else 0.0
     return [
         Insertion(
             number, turn, library.meme_ids[meme], float(gain), float(promise), threshold, "gain to expect"
         )
-        for number, turn, meme, gain, promise in found
+        for number, turn, meme, gain, promise in rows
         if promise >= threshold
-    ]  # fmt: skip
+    ]
 
 
-def _reranked_insertions(
-    chats: Sequence[Conversation], turns: Sequence[list[SpokenTurn]], library: Library, asking: Run
-) -> list[Insertion]:
+def _reranked_insertions(chats: Sequence[ToldChat], library: Library, asking: Run) -> list[Insertion]:
     """Memes that the model of `asking` chooses among the best of the run's library."""
     if asking.profile.models.llm == "authored":
         raise NoSummaryAgent(
@@ -285,13 +281,13 @@ def _reranked_insertions(
             f"or PROFILE=openai RUN={library.run.name} with a key"
         )
     weights, ranked, rows = library.run.profile.retrieval.weights, [], []
-    for number, (chat, of_chat) in enumerate(zip(chats, turns, strict=True)):
-        known = [turn for turn in of_chat[1:] if turn.summary is not None]
-        found = library.rank([turn.summary for turn in known], reranking.depth(asking.profile))
-        lines, names = [(turn.speaker, turn.text) for turn in of_chat], [turn.turn for turn in known]
-        best = reranking.candidate_ids(found[1], library.index)
-        ranked.append(reranking.RankedChat(chat.name, lines, names, best))
-        rows += [(number, turn, query) for turn, query in zip(known, found[0], strict=True)]
+    for number, chat in enumerate(chats):
+        known = chat.known()
+        queries, best = library.rank([turn.summary for turn in known], reranking.depth(asking.profile))
+        lines, turns = [(turn.speaker, turn.text) for turn in chat.turns], [turn.turn for turn in known]
+        memes = reranking.candidate_ids(best, library.index)
+        ranked.append(reranking.RankedChat(chat.name, lines, turns, memes))
+        rows += [(number, turn, query) for turn, query in zip(known, queries, strict=True)]
     image = reranking.pictures(library.run, asking)
     with asking.chat("chooser", "own_chats_choice", at_once=1) as chat:
         choices = reranking.ask_model(ranked, chat, library.memes, asking.profile, image)

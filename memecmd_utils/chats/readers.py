@@ -382,7 +382,7 @@ def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
 def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str, list[Message], Json]:
     content = read_json(text, is_lines)
     dialogues = [] if given else released(content)
-    messages, tools = [], {}
+    messages, names, tools = [], set(), {}
     for number, (chat, rows) in enumerate(list(_chats_in(content.value, (), "chat"))):
         fields = list(dict.fromkeys(key for _, row in rows for key in row))
         layout = layout_for(fields, given, [row for _, row in rows])
@@ -390,12 +390,12 @@ def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str
             where = f"line {content.lines[rows[0][0][0]]}: " if is_lines else ""
             there = ", ".join(map(str, fields[:12]))
             raise ChatError(f"{where}no field says who speaks and what; there are: {there}; {NAMED}")
-        names = {message.chat for message in messages}
-        of_chat = messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
+        messages_here = messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
         if dialogues:
             told = {summary.turn: summary for summary in dialogues[number].summaries}
-            of_chat = [message._replace(summary=told.get(n)) for n, message in enumerate(of_chat, start=1)]
-        messages += of_chat
+            messages_here = [m._replace(summary=told.get(n)) for n, m in enumerate(messages_here, start=1)]
+        messages += messages_here
+        names |= {message.chat for message in messages_here}
         tools[RELEASE if dialogues else layout.tool] = None
     if not messages:
         raise ChatError('no list of messages is in it: [{"speaker": ..., "text": ...}, ...] is expected')

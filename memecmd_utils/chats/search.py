@@ -99,8 +99,8 @@ class Library:
     ) -> tuple[np.ndarray, Ranking]:
         """Queries [n, 3, dim] and the top K (by default the run's); without a summary zeros and -inf."""
         knobs, known = self.run.profile.retrieval, [s for s in summaries if s is not None]
-        found = self.queries(known) if known else np.zeros((0, 3, self.index.dim), dtype=np.float32)
-        queries = retrieval.at_all_turns(found, np.array([s is not None for s in summaries], dtype=bool))
+        rows = self.queries(known) if known else np.zeros((0, 3, self.index.dim), dtype=np.float32)
+        queries = retrieval.at_all_turns(rows, np.array([s is not None for s in summaries], dtype=bool))
         return queries, retrieval.top_k(self.index, queries, knobs.weights, k or knobs.top_k)
 
 
@@ -126,6 +126,6 @@ def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     run, models = library.run, library.run.profile.models
     both = (models.embedder, models.consistency_embedder)
     names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
-    found = learned.open_placement(run.folder, names)
+    placement = learned.open_placement(run.folder, names)
     encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
-    return learned.open_library(found, library.memes, run.load(Annotation), encoders)
+    return learned.open_library(placement, library.memes, run.load(Annotation), encoders)

@@ -89,9 +89,9 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
     ]
     turns: list[SpokenTurn] = []
     for start, end in zip(starts, [*starts[1:], len(spoken)], strict=False):
-        first, said = spoken[start][1], [(p, m) for p, m in spoken[start:end] if m.text.strip()]
-        if said:
-            text, places = " ".join(m.text.strip() for _, m in said), (said[0][0], said[-1][0])
+        first, worded = spoken[start][1], [(p, m) for p, m in spoken[start:end] if m.text.strip()]
+        if worded:
+            text, places = " ".join(m.text.strip() for _, m in worded), (worded[0][0], worded[-1][0])
             turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, *places, first.summary))
     return turns
 
@@ -149,10 +149,10 @@ def summarise_unrecorded(context: Context, run: Run) -> Answer:
 async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Answer]:
     """Ask for all contexts side by side: no summary waits for another, because the texts are all there."""
 
-    async def one(context: Context) -> Answer:
+    async def summary(context: Context) -> Answer:
         answer = await chat.ask(request(context, profile), lambda r: replies.structured(r, SummaryReply))
         bar.update()
         return answer
 
     with Progress(chat, len(contexts), "summaries", "summary") as bar:
-        return await chat.side_by_side(one(context) for context in contexts)
+        return await chat.side_by_side(summary(context) for context in contexts)
