@@ -28,11 +28,11 @@ from memecmd_utils.chats.turns import (
     summarise,
 )
 from memecmd_utils.files import MemecmdError
-from memecmd_utils.grades import Split
 from memecmd_utils.llm import prompts
 from memecmd_utils.release import releasable
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Dialogue, Meme
+from memecmd_utils.schemas import Annotation, Meme
+from memecmd_utils.splits import CONTEXT_TURNS, EXAMPLE, Split, splits_of_run
 from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import PAPER
 
@@ -94,7 +94,7 @@ def _turn(
 ) -> dict[str, Any]:
     parts = {part: getattr(summary, part, "") for part in ("scenario", "emotion", "motivation")}
     text = "\n".join(f"{line['speaker']}: {line['text']}" for line in before)
-    context = "\n".join(line["text"] for line in before[-grades.CONTEXT_TURNS :] if line["text"])
+    context = "\n".join(line["text"] for line in before[-CONTEXT_TURNS:] if line["text"])
     word = re.sub(r"\s+", "_", name)  # as TREC files want ids to be
     row = {"id": word, "dialogue": dialogue, "turn": turn, "speaker": speaker, "before": before}
     return {**row, **parts, "text": text, "context": context}
@@ -202,8 +202,11 @@ def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
     contexts, captions = encode([*turns["context"]], "query"), encode([*memes["caption"]], "document")
     scores = {grades.CAPTION: grades.cosines(contexts, captions, profile.retrieval.centring)}
     if split.turns["scenario"].any():
-        sides = [[*rows.itertuples(index=False)] for rows in (turns, memes)]
-        terms = grades.four_terms(*sides, encode, profile.retrieval.centring)
+        asked = [*turns.itertuples(index=False)]
+        known = [*memes.rename(columns={"id": "meme_id"}).itertuples(index=False)]
+        index = retrieval.index_of(known, encode, profile.retrieval.centring)
+        queries = retrieval.queries_of(asked, encode, profile.retrieval.centring)
+        terms = retrieval.component_matrices(index, queries)
         scores[PAPER] = retrieval.combine(terms, profile.retrieval.weights)
         scores |= {f"{part} alone": term for part, term in zip(grades.PARTS, terms, strict=True)}
     return {name: ranked(matrix, split) for name, matrix in scores.items()}
@@ -211,7 +214,7 @@ def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
 
 def saved_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
     """The rankings that notebook 04b saved, every turn by what did not see its dialogue."""
-    saved = landing.saved_rankings(run, split.name) or landing.saved_rankings(run, grades.EXAMPLE)
+    saved = landing.saved_rankings(run, split.name) or landing.saved_rankings(run, EXAMPLE)
     if saved is None or not {*split.memes["id"]} <= {*saved[1]}:
         return {}
     place = {meme: column for column, meme in enumerate(saved[1])}
@@ -397,7 +400,7 @@ def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
 def score_run(run: Run, entries: Sequence[str] = (), name: str = "", given: Path | None = None) -> str:
     """The leaderboard of a run's grades, or of a user's table of grades (`given`)."""
     memes, annotations = releasable(run.load(Meme), run.load(Annotation))
-    splits = grades.splits_of_run(run, run.load(Dialogue), memes, annotations, given)
+    splits = splits_of_run(run, given, memes, annotations)
     if not splits:
         raise BenchmarkError(
             f"run {run.name} has no grades, so no benchmark: GRADES=grades.csv names a file with the columns "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,11 +21,12 @@ from pydantic import Field
 
 from memecmd_utils import files, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
-from memecmd_utils.library import example_memes
-from memecmd_utils.retrieval import MEME_SIDE, QUERY_SIDE, SIGNS, Encode, Gated, GateRule, centre, halves
-from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Placement, Record, Summary
+from memecmd_utils.retrieval import centre
+from memecmd_utils.schemas import Dialogue, Grade, Mark, Meme, Placement, Record
 from memecmd_utils.settings import Profile
+
+if TYPE_CHECKING:
+    from memecmd_utils.splits import Turns
 
 FITS = 1.0
 """Mean grade (0-2) from which a meme fits."""
@@ -104,17 +105,6 @@ def _number(text: str) -> float:
         return float(text.replace(",", "."))
     except ValueError:
         return math.nan
-
-
-def marks_of(grades: Sequence[Grade]) -> list[Mark]:
-    """Where a meme is wanted by grades alone: a turn counts as wanting one where some meme fits."""
-    return [
-        Mark(
-            dialogue_id=name, turn=turn, marker="grades", best=[], source="computed",
-            send=max(memes.values()) >= FITS,
-        )
-        for (name, turn), memes in mean_grades(grades).items()
-    ]  # fmt: skip
 
 
 # --- Ground truth: marks (would one send a meme here?) and grades of pooled memes
@@ -296,182 +286,6 @@ def elsewhere(
     return table.to_numpy().sum(axis=0) - table.reindex(list(clusters)).fillna(0).to_numpy()
 
 
-# --- Graded turns: the turns and memes of a run as matrices, with the terms and the grade of every pair
-
-
-MOST_PAIRS = 4_000_000
-"""Pairs of a turn and a meme that are looked at: each has four terms under four systems, 0.5 GB in all.
-The paper's run has 198 million; a sample of its dialogues says as much about each open choice."""
-CONTEXT_TURNS = 3
-"""Last turns that the baseline without annotations compares with the caption."""
-
-
-class Query(NamedTuple):
-    """A turn that may get a meme, before u_t of a dialogue."""
-
-    dialogue: Dialogue
-    turn: int
-
-    @property
-    def key(self) -> Key:
-        """(dialogue id, turn)."""
-        return self.dialogue.dialogue_id, self.turn
-
-    @property
-    def context(self) -> str:
-        """The last turns before t as they were said."""
-        before = self.dialogue.turns[max(0, self.turn - 1 - CONTEXT_TURNS) : self.turn - 1]
-        return "\n".join(utterance.text for utterance in before)
-
-
-def queries(dialogues: Sequence[Dialogue]) -> list[Query]:
-    """All turns that have a usable summary."""
-    return [Query(d, s.turn) for d in dialogues for s in d.summaries if not s.unscored]
-
-
-def grade_matrix(
-    keys: Sequence[Key], meme_ids: Sequence[str], grades: Mapping[Key, Mapping[str, float]]
-) -> np.ndarray:
-    """Grades as [turns, memes]; nan where nobody graded the meme at the turn."""
-    rows = [grades.get(key, {}) for key in keys]
-    return pd.DataFrame(rows, columns=list(meme_ids), dtype=float).to_numpy()
-
-
-@dataclass
-class GradedTurns:
-    """A run's turns 2..T that have a usable summary, dialogue by dialogue, and its annotated memes.
-
-    Rows of every matrix are the turns (`asked`), columns the memes (`meme_ids`).
-    """
-
-    profile: Profile
-    dialogues: Sequence[Dialogue]
-    memes: Mapping[str, Meme]
-    annotations: Sequence[Annotation]
-    truth: GroundTruth
-    encoders: Mapping[str, Encode]
-    """The run's embedder first, then the one that took no part in retrieval."""
-    n_all: int = 0
-    """Dialogues of the run, of which these may be a sample."""
-
-    def __post_init__(self) -> None:
-        split = halves(self.dialogues)
-        self.asked = queries(self.dialogues)
-        self.summaries = [s for dialogue in self.dialogues for s in dialogue.summaries if not s.unscored]
-        self.keys = [query.key for query in self.asked]  # (dialogue id, turn)
-        self.clusters = [name for name, _ in self.keys]  # dialogues, which intervals are over
-        self.meme_ids = [annotation.meme_id for annotation in self.annotations]
-        self.row = {key: row for row, key in enumerate(self.keys)}
-        self.column = {meme: column for column, meme in enumerate(self.meme_ids)}
-        self.half = np.array([split[name] for name in self.clusters])  # `a` or `b`
-        names = np.array(self.clusters)
-        self.rows_of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(self.clusters)}
-        # Mean grade (0-2) of the pool's graders, [turns, memes]; nan where nobody graded.
-        self.grades = grade_matrix(self.keys, self.meme_ids, mean_grades(self.truth.grades))
-        # Rows of the turns at which some meme fits, where rankings are measured, and their dialogues.
-        self.known = np.flatnonzero(fits(self.grades).any(axis=1))
-        self.known_clusters = [self.clusters[row] for row in self.known]
-        self._terms: dict[tuple[str, str], np.ndarray] = {}
-
-    def terms(self, embedder: str, centring: str) -> np.ndarray:
-        """alpha, delta, beta, gamma of every pair, [4, turns, memes] (Eq. 18-21); kept once made."""
-        if (embedder, centring) not in self._terms:
-            encode = self.encoders[embedder]
-            self._terms[embedder, centring] = four_terms(self.summaries, self.annotations, encode, centring)
-        return self._terms[embedder, centring]
-
-    @cached_property
-    def places(self) -> np.ndarray:
-        """Row of every turn 2..T, [dialogues, longest]; -1 without a usable summary and past the end."""
-        out = np.full((len(self.dialogues), max((len(d.summaries) for d in self.dialogues), default=0)), -1)
-        for places, dialogue in zip(out, self.dialogues, strict=True):
-            for place, summary in enumerate(dialogue.summaries):
-                places[place] = self.row.get((dialogue.dialogue_id, summary.turn), -1)
-        return out
-
-    def gate(self, scores: np.ndarray, rule: GateRule, like: np.ndarray | None = None) -> Gated:
-        """`retrieval.run_gate` on best scores [..., turns]; its scores, thresholds and decisions likewise.
-
-        Turns without a usable summary have no row here and count as everywhere. `like`, booleans of the same
-        shape: the rate to meet.
-        """
-        where = self.places
-        top1 = np.where(where >= 0, scores[..., where], -np.inf)
-        sent = None if like is None else (where >= 0) & like[..., where]
-        rate = self.profile.retrieval.wanted_rate
-        gated = retrieval.run_gate(top1, self.dialogues, rule, rate, sent)
-        rows, parts = where[where >= 0], []
-        for part in gated[:3]:
-            parts.append(np.empty_like(part, shape=scores.shape))
-            parts[-1][..., rows] = part[..., where >= 0]
-        return Gated(*parts, *gated[3:])
-
-    def grades_of(self, grader: str) -> np.ndarray:
-        """Grades of one grader, [turns, memes]; nan where they gave none."""
-        mine = mean_grades(grade for grade in self.truth.grades if grade.grader == grader)
-        return grade_matrix(self.keys, self.meme_ids, mine)
-
-    def measure(self, scores: np.ndarray) -> np.ndarray:
-        """`MEASURES` of scores [turns, memes] at the `known` turns, [known turns, measures]."""
-        return per_turn(retrieval.order(scores[self.known], self.meme_ids), self.grades[self.known])
-
-
-def load_graded_turns(run: Run) -> GradedTurns:
-    """Read what a run has made so far, of a large run for a sample of its dialogues."""
-    every, memes = run.load(Dialogue), {m.meme_id: m for m in run.load(Meme)}
-    usable = [a for a in run.load(Annotation) if a.usable]
-    dialogues = sample(every, len(usable), run.profile.seed)
-    truth = truth_of_run(run.profile, dialogues, list(memes.values()))
-    return GradedTurns(run.profile, dialogues, memes, usable, truth, encoders_of(run), len(every))
-
-
-def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialogue]:
-    """All dialogues, or as many of them, drawn by seed, as keep turns times memes within `MOST_PAIRS`."""
-    room = MOST_PAIRS // max(1, n_memes)
-    if sum(len(d.summaries) for d in dialogues) <= room:
-        return list(dialogues)
-    taken: set[str] = set()
-    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
-        room -= len(dialogues[place].summaries)
-        if room < 0 and taken:
-            break
-        taken.add(dialogues[place].dialogue_id)
-    return [d for d in dialogues if d.dialogue_id in taken]
-
-
-def encoders_of(run: Run) -> dict[str, Encode]:
-    """The run's embedder first, then the one that took no part in retrieval."""
-    names = dict.fromkeys([run.profile.models.embedder, run.profile.models.consistency_embedder])
-    return {name: run.embedder(name).encode for name in names}
-
-
-def four_terms(
-    summaries: Sequence[Summary], annotations: Sequence[Annotation], encode: Encode, centring: str
-) -> np.ndarray:
-    """alpha, delta, beta, gamma of every pair, shape [4, summaries, memes], in float64 (Eq. 18-21).
-
-    delta carries its minus. Memes stand in the order of `annotations`.
-    """
-    texts = {
-        side: encode([getattr(summary, side) for summary in summaries], "query")
-        for side in dict.fromkeys(QUERY_SIDE)
-    }
-    return np.stack(
-        [
-            sign
-            * cosines(texts[query], encode([getattr(a, side) for a in annotations], "document"), centring)
-            for query, side, sign in zip(QUERY_SIDE, MEME_SIDE, SIGNS, strict=True)
-        ]
-    )
-
-
-def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
-    """Of every row with every row, in float64; each side centred by its own mean where `centring` says so."""
-    if centring == "attribute":
-        left, right = centre(left), centre(right)
-    return left.astype(np.float64) @ right.astype(np.float64).T
-
-
 # --- Retrieval systems against the grades
 # R@K is, as in image-text retrieval, the share of turns with a fitting meme among the top K (trec_eval's
 # success_K): a turn has many. Only what is in the pool was graded: for a system that did not feed it
@@ -508,6 +322,13 @@ class System(NamedTuple):
 
 
 RANDOM_SYSTEM = System("", "", RANDOM)
+
+
+def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
+    """Of every row with every row, in float64; each side centred by its own mean where `centring` says so."""
+    if centring == "attribute":
+        left, right = centre(left), centre(right)
+    return left.astype(np.float64) @ right.astype(np.float64).T
 
 
 def discounted(grades: np.ndarray) -> np.ndarray:
@@ -574,14 +395,14 @@ def random_order(keys: Iterable[Key], n_memes: int, seed: int) -> np.ndarray:
     return np.array([statistics.rng(seed, "random ranking", *key, 0).permutation(n_memes) for key in keys])
 
 
-def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
-    """`MEASURES` of every system and of a random ranking at the `known` turns; none without grades.
+def measure_systems(data: "Turns") -> dict[System, np.ndarray]:
+    """`MEASURES` of every system and of a random ranking at the `answerable` turns; none without grades.
 
     For each embedder and centring: each term alone, all four with the run's weights, and the plain text of
     the last turns against the caption. Ungraded memes count as not fitting.
     """
     found: dict[System, np.ndarray] = {}
-    for name, encode in data.encoders.items() if len(data.known) else ():
+    for name, encode in data.encoders.items() if len(data.answerable) else ():
         contexts = encode([query.context for query in data.asked], "query")
         captions = encode([data.memes[meme].text for meme in data.meme_ids], "document")
         for centring in CENTRINGS:
@@ -592,9 +413,9 @@ def measure_systems(data: GradedTurns) -> dict[System, np.ndarray]:
             found[System(name, centring, FULL)] = data.measure(full)
             found[System(name, centring, CAPTION)] = data.measure(cosines(contexts, captions, centring))
     if found:
-        here = [data.keys[row] for row in data.known]
+        here = [data.keys[row] for row in data.answerable]
         order = random_order(here, len(data.meme_ids), data.profile.seed)
-        found[RANDOM_SYSTEM] = per_turn(order, data.grades[data.known])
+        found[RANDOM_SYSTEM] = per_turn(order, data.grades[data.answerable])
     return found
 
 
@@ -644,85 +465,3 @@ def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
         rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
         if len(rows):
             yield (rows, fit, other) if len(fit) else (rows, rows, "self")
-
-
-# --- Splits: the graded records that placement is fitted and measured on, and a benchmark is made of
-
-EXAMPLE, UNTOUCHED = "example", ("untouched", "untouched_2")
-"""Splits of the example corpus: its own, and the tests."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """The records that a split is made of."""
-
-    name: str
-    dialogues: Sequence[Dialogue]
-    memes: Mapping[str, Meme]
-    annotations: Sequence[Annotation]
-    grades: Mapping[str, Sequence[Grade]]
-    """Grades by batch, the first pool first."""
-    marks: Sequence[Mark] = ()
-
-
-def splits_of_run(
-    run: Run,
-    dialogues: Sequence[Dialogue],
-    memes: Sequence[Meme],
-    annotations: Sequence[Annotation],
-    path: Path | None = None,
-) -> list[Split]:
-    """The splits of a run: its own, and the untouched ones where their grades are there; none without grades.
-
-    `path` is a user's table (`read_grades`), which takes the place of the example's grades; then a turn wants
-    a meme where some graded meme fits.
-    """
-    by_id = {meme.meme_id: meme for meme in memes}
-    if path:
-        given = read_grades(path, dialogues, by_id)
-        return [Split(run.profile.name, dialogues, by_id, annotations, {"user": given}, marks_of(given))]
-    truth = truth_of_run(run.profile, dialogues, memes)
-    if not truth.grades:
-        return []
-    own = Split(EXAMPLE, dialogues, by_id, annotations, {POOL: truth.grades, **truth.later}, truth.marks)
-    return [own, *untouched_splits(own)]
-
-
-def untouched_splits(example: Split) -> Iterator[Split]:
-    """The tests that no model has seen: new dialogues, and new memes beside those of the example.
-
-    None that is not graded, and none where the run has another library than the example's.
-    """
-    known = {row.meme_id for row in example_memes()}
-    old = {name: meme for name, meme in example.memes.items() if name in known}
-    for folder in (paths.example / name for name in UNTOUCHED if known == old.keys()):
-        truth = load_truth(folder)
-        if not truth.grades:
-            continue
-        new = {
-            row.meme_id: Meme(
-                source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
-                picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
-                width=1, height=1,
-            )
-            for row in example_memes(folder)
-        }  # fmt: skip
-        annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
-        batches = {POOL: truth.grades, **truth.later}
-        yield Split(folder.name, _dialogues(folder), {**old, **new}, annotations, batches, truth.marks)
-
-
-def _dialogues(folder: Path) -> list[Dialogue]:
-    """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
-    turns: dict[str, list[dict]] = {}
-    summaries: dict[str, list[dict]] = {}
-    for name, found in (("dialogues.jsonl", turns), ("summaries.jsonl", summaries)):
-        for row in files.read_rows(folder / name):
-            found.setdefault(row.pop("dialogue_id"), []).append(row)
-    return [
-        Dialogue(
-            source="authored", dialogue_id=name, kind="news" if name.startswith("news") else "role", ref=name,
-            title=name, name_a="", name_b="", turns=said, summaries=summaries.get(name, []), complete=True,
-        )
-        for name, said in turns.items()
-    ]  # fmt: skip

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, create_model
 from memecmd_utils import consistency, files, local_model, statistics, tables
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
-from memecmd_utils.grades import GradedTurns, Query, fits
+from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
@@ -43,6 +43,7 @@ from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
+from memecmd_utils.splits import Query, Turns
 from memecmd_utils.statistics import Estimate
 
 Key, Item, Got = TypeVar("Key"), TypeVar("Item"), TypeVar("Got")
@@ -509,7 +510,7 @@ class CheckItem(NamedTuple):
         return self.dialogue_id, self.turn, self.meme_id
 
 
-def draw_items(data: GradedTurns) -> list[CheckItem]:
+def draw_items(data: Turns) -> list[CheckItem]:
     """Three items, in the order of `KINDS`, at each of up to `judge_checks` turns that have all three.
 
     *Fitting*: a mean grade of `CLEARLY_FITS` or more. *Random*: uniform over the library without memes that
@@ -548,7 +549,7 @@ P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", 
 SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "score")
 
 
-def ask_all(run: Run, data: GradedTurns) -> pd.DataFrame:
+def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     """Put the drawn items before every judge of the profile, and before the scorers that ask nobody.
 
     A row a judge, reading and item (columns `SCORES`); nan where there is no score.
@@ -571,7 +572,7 @@ def ask_all(run: Run, data: GradedTurns) -> pd.DataFrame:
     return pd.DataFrame(scores, columns=list(SCORES))
 
 
-def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> dict[tuple[str, int, str], Excerpt]:
+def _excerpts(items: Sequence[CheckItem], data: Turns) -> dict[tuple[str, int, str], Excerpt]:
     """What a judge is shown: a meme before u_t, each pair once; it may be random and a hard negative."""
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
     return {
@@ -581,7 +582,7 @@ def _excerpts(items: Sequence[CheckItem], data: GradedTurns) -> dict[tuple[str, 
 
 
 def _score_without_asking(
-    run: Run, data: GradedTurns, items: Sequence[CheckItem], add: Callable[[str, str, Sequence[float]], None]
+    run: Run, data: Turns, items: Sequence[CheckItem], add: Callable[[str, str, Sequence[float]], None]
 ) -> None:
     """Consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes."""
     turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}

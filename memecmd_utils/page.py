@@ -23,6 +23,7 @@ from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.settings import Profile
+from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.studies import landing
 
 Records = Mapping[str, Sequence[Any]]
@@ -243,7 +244,7 @@ def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     A strategy that does not choose its turns is measured there at those of `reranked`.
     """
     rows = numbers["landing"].get("placed", ())
-    last = [row for row in rows if row["split"] == rows[0]["split"] in grades.UNTOUCHED]
+    last = [row for row in rows if row["split"] == rows[0]["split"] in UNTOUCHED]
     held_out = {row["who"]: row["lands"] for row in last if row["where"] == retrieval.RERANKED}
     held_out |= {row["who"]: row["lands"] for row in last if row["where"] == row["who"]}
     return {"held out": held_out, "run": {row["strategy"]: row["lands"] for row in numbers["levels"]}}

@@ -21,6 +21,7 @@ from memecmd_utils import grades as graded
 from memecmd_utils.drawing import canvas, style
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.splits import splits_of_run
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import choosing, landing
 
@@ -185,9 +186,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
             _deciding(landed, "differences"),
             ("where", "who", "minus", "measure", "mean", "dialogues", "p"),
         ),
-        "landing_ranking": printed(
-            landed.get("ranking", ()), ("split", "what", "turns", *landing.OF_RANKINGS)
-        ),
+        "landing_ranking": printed(landed.get("ranking", ()), ("split", "what", "turns", *graded.MEASURES)),
         **{
             f"landing_{name}": printed(landed.get(name, ()), columns)
             for name, columns in LANDING_FURTHER.items()
@@ -419,7 +418,7 @@ def write_release(run: Run) -> dict[str, int]:
     Pictures without a licence stay out.
     """
     records = records_of(run)
-    splits = graded.splits_of_run(run, records["dialogues"], records["memes"], records["annotations"])
+    splits = splits_of_run(run, None, records["memes"], records["annotations"])
 
     def write_benchmark(folder: Path) -> None:
         if splits:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from memecmd_utils import retrieval, statistics
 from memecmd_utils.files import data_url, paths
-from memecmd_utils.grades import EXAMPLE, UNTOUCHED, Split
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
@@ -21,6 +20,7 @@ from memecmd_utils.retrieval import RERANKED, MemeIndex, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Choice, ChoiceReply, Meme
 from memecmd_utils.settings import Profile
+from memecmd_utils.splits import EXAMPLE, UNTOUCHED, Split
 
 SMALL = "reranked, small model"
 """The small local model, which chooses beside the authored choices of the example."""

@@ -18,14 +18,13 @@ import numpy as np
 
 from memecmd_utils import drawing, files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
-from memecmd_utils.schemas import KINDS, Annotation, Candidate, Choice, Dialogue, Placement
+from memecmd_utils.schemas import KINDS, Annotation, Candidate, Choice, Dialogue, Placement, Summary
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
-QUERY_SIDE = ("scenario", "scenario", "emotion", "motivation")
 QUERY_FIELDS = ("scenario", "emotion", "motivation")
 """S, E, Psi by their names in a summary."""
 ASKED = [0, 0, 1, 2]
@@ -138,10 +137,16 @@ def index_library(
 
     From `FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever its size).
     """
-    usable, centring = usable_annotations(annotations), profile.retrieval.centring == "attribute"
+    usable, centring = usable_annotations(annotations), profile.retrieval.centring
     if folder is not None and len(usable) >= FROM_MEMES:
-        return index_on_disk(folder, usable, encode, centring)
-    return build_index([a.meme_id for a in usable], encode_memes(usable, encode), centring)
+        return index_on_disk(folder, usable, encode, centring == "attribute")
+    return index_of(usable, encode, centring)
+
+
+def index_of(annotations: Sequence[Annotation], encode: Encode, centring: str) -> MemeIndex:
+    """The index of usable annotations in memory; `centring` as in the profile."""
+    blocks = encode_memes(annotations, encode)
+    return build_index([a.meme_id for a in annotations], blocks, centring == "attribute")
 
 
 def encode_memes(annotations: Sequence[Annotation], encode: Encode) -> list[np.ndarray]:
@@ -172,10 +177,10 @@ def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
 
 
 def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
-    """alpha, delta, beta, gamma of every pair, float32 [4, turns, memes] (Eq. 18-21); for small libraries."""
-    blocks = np.split(index.rows, 4, axis=1)
-    parts = zip(SIGNS.astype(np.float32), ASKED, blocks, strict=True)
-    return np.stack([sign * (queries[:, asked] @ block.T) for sign, asked, block in parts])
+    """alpha, delta, beta, gamma of every pair, float64 [4, turns, memes] (Eq. 18-21); for small libraries."""
+    blocks, asked = np.split(index.rows.astype(np.float64), 4, axis=1), queries.astype(np.float64)
+    parts = zip(SIGNS, ASKED, blocks, strict=True)
+    return np.stack([sign * (asked[:, part] @ block.T) for sign, part, block in parts])
 
 
 def pair_components(index: MemeIndex, queries: np.ndarray, memes: np.ndarray) -> np.ndarray:
@@ -278,10 +283,15 @@ def encode_queries(dialogues: Sequence[Dialogue], encode: Encode, profile: Profi
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
     if not usable.any():
         raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
-    known = [summary for summary in summaries if not summary.unscored]
-    parts = (encode([getattr(summary, name) for summary in known], "query") for name in QUERY_FIELDS)
-    found = build_queries(parts, profile.retrieval.centring == "attribute")
-    return found if usable.all() else at_all_turns(found, usable)
+    scored = [summary for summary in summaries if not summary.unscored]
+    rows = queries_of(scored, encode, profile.retrieval.centring)
+    return rows if usable.all() else at_all_turns(rows, usable)
+
+
+def queries_of(summaries: Sequence[Summary], encode: Encode, centring: str) -> np.ndarray:
+    """Queries [turns, 3, dim] of usable summaries; `centring` as in the profile."""
+    parts = (encode([getattr(summary, name) for summary in summaries], "query") for name in QUERY_FIELDS)
+    return build_queries(parts, centring == "attribute")
 
 
 def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
@@ -756,7 +766,7 @@ def sample_scores(
     queries, weights = [item.queries for item in scored], profile.retrieval.weights
     turns, memes = sum(map(len, queries)), len(index.meme_ids)
     if turns * memes <= limit:
-        parts = [combine(component_matrices(index, one), weights).ravel() for one in queries]
+        parts = [combine(component_matrices(index, q), weights).ravel() for q in queries]
         return np.concatenate([np.zeros(0), *parts]).astype(np.float32)
     rng = statistics.rng(profile.seed, "sample of scores")
     drawn = np.sort(rng.choice(turns * memes, size=limit, replace=False))

@@ -13,10 +13,11 @@ import pandas as pd
 
 from memecmd_utils import grades, statistics
 from memecmd_utils.files import paths
-from memecmd_utils.grades import GradedTurns, GroundTruth, Values, fits, gaps_of
+from memecmd_utils.grades import GroundTruth, Values, fits, gaps_of
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
+from memecmd_utils.splits import Turns
 
 LENGTHS = (6, 12, 18)
 """Dialogue prefixes of Table 1."""
@@ -265,7 +266,7 @@ def consistency_rows(
 
 def evaluate_run(
     run: Run,
-    data: GradedTurns,
+    data: Turns,
     ratings: Sequence[Rating],
     consistency: Sequence[Consistency],
     trust: pd.DataFrame,
@@ -277,7 +278,7 @@ def evaluate_run(
     profile, truth = run.profile, data.truth
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
-    systems, differences = grades.tabulate(grades.measure_systems(data), data.known_clusters)
+    systems, differences = grades.tabulate(grades.measure_systems(data), data.answerable_clusters)
     by_grades = {
         "agreement": grades.agreement_table(truth),
         "retrieval": systems,

@@ -18,9 +18,9 @@ from memecmd_utils import __main__ as command
 from memecmd_utils import benchmark, grades, statistics
 from memecmd_utils.benchmark import DEPTH, MEASURES, PAPER, Benchmark, BenchmarkError
 from memecmd_utils.chats import search
-from memecmd_utils.grades import Split
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
+from memecmd_utils.splits import Split
 
 IDS = [f"m{number:02}" for number in range(30)]
 

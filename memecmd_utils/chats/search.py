@@ -126,6 +126,6 @@ def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
     run, models = library.run, library.run.profile.models
     both = (models.embedder, models.consistency_embedder)
     names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
-    placement = learned.open_placement(run.folder, names)
+    placement = learned.open_placement(run, names)
     encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
     return learned.open_library(placement, library.memes, run.load(Annotation), encoders)

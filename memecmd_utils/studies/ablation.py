@@ -9,28 +9,29 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import grades, retrieval, statistics
-from memecmd_utils.grades import MEASURES, GradedTurns
+from memecmd_utils.grades import MEASURES
 from memecmd_utils.retrieval import COMPONENTS as TERMS
 from memecmd_utils.schemas import Summary
+from memecmd_utils.splits import Turns
 
 ABLATION = ("embedder", "without", "compares", "measure", "full", "rest", "difference", "dialogues")
 
 
-def leave_one_out(data: GradedTurns) -> pd.DataFrame:
+def leave_one_out(data: Turns) -> pd.DataFrame:
     """Full score minus the score without one term, a row an embedder, term and measure (columns `ABLATION`).
 
     The other weights stay as they are in the run, and so does the centring. A difference above 0: the term
     helps. Without ground truth the table is empty.
     """
     rows, weights = [], np.array(data.profile.retrieval.weights)
-    for embedder in data.encoders if len(data.known) else ():
+    for embedder in data.encoders if len(data.answerable) else ():
         terms = data.terms(embedder, data.profile.retrieval.centring)
         full = data.measure(retrieval.combine(terms, weights))
         for i, (term, part) in enumerate(zip(TERMS, grades.PARTS, strict=True)):
             rest = data.measure(retrieval.combine(terms, np.where(np.arange(len(TERMS)) == i, 0, weights)))
             for measure in ("R@1", "nDCG@5"):
                 a, b = (values[:, MEASURES.index(measure)] for values in (full, rest))
-                gap = statistics.cluster_mean(a - b, data.known_clusters, statistics.FINE_DIFFERENCE)
+                gap = statistics.cluster_mean(a - b, data.answerable_clusters, statistics.FINE_DIFFERENCE)
                 rows.append((embedder, term, part, measure, a.mean(), b.mean(), gap, gap.clusters))
     return pd.DataFrame(rows, columns=list(ABLATION))
 
@@ -45,7 +46,7 @@ TABLE = ("embedder", "source", "turns", *SCORED, JUDGED_ONLY, "dialogues")
 MINUS_OWN = ("embedder", "source", "R@1", "nDCG@5", JUDGED_ONLY, "dialogues")
 
 
-def summaries_by_source(data: GradedTurns) -> dict[str, list[Summary]]:
+def summaries_by_source(data: Turns) -> dict[str, list[Summary]]:
     """A summary of every turn of the study from every source.
 
     The last turn u_{t-1} and the raw history u_1..u_{t-1} stand as S, E and Psi alike.
@@ -63,13 +64,13 @@ def summaries_by_source(data: GradedTurns) -> dict[str, list[Summary]]:
     return out
 
 
-def compare_sources(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
+def compare_sources(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Retrieval by each source's summaries, and its differences to the run's own, under both embedders.
 
     Each source is centred by its own mean. The run's summaries fed the pool of graded memes, the others did
     not: nDCG@5 over judged memes only stands beside. Without ground truth both tables are empty.
     """
-    sources, names = summaries_by_source(data), data.known_clusters
+    sources, names = summaries_by_source(data), data.answerable_clusters
     table, differences, columns = [], [], (*SCORED, JUDGED_ONLY)
     for embedder in data.encoders if names else ():
         measured = {source: _measure(data, texts, embedder) for source, texts in sources.items()}
@@ -83,11 +84,13 @@ def compare_sources(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
 
 
-def _measure(data: GradedTurns, summaries: Sequence[Summary], embedder: str) -> np.ndarray:
+def _measure(data: Turns, summaries: Sequence[Summary], embedder: str) -> np.ndarray:
     """`SCORED` and `JUDGED_ONLY` where some meme fits, [turns, 4], with `summaries` as the queries."""
-    profile, known = data.profile.retrieval, data.grades[data.known]
-    terms = grades.four_terms(summaries, data.annotations, data.encoders[embedder], profile.centring)
-    scores = retrieval.combine(terms, profile.weights)[data.known]
+    profile, known = data.profile.retrieval, data.grades[data.answerable]
+    encode = data.encoders[embedder]
+    index = retrieval.index_of(data.annotations, encode, profile.centring)
+    terms = retrieval.component_matrices(index, retrieval.queries_of(summaries, encode, profile.centring))
+    scores = retrieval.combine(terms, profile.weights)[data.answerable]
     judged = np.where(np.isnan(known), -np.inf, scores)  # ungraded memes come last and gain nothing
     every, graded = (grades.per_turn(retrieval.order(s, data.meme_ids), known) for s in (scores, judged))
     return np.column_stack([every[:, [MEASURES.index(name) for name in SCORED]], graded[:, grades.NDCG]])

@@ -15,7 +15,7 @@ from memecmd_utils import files, grades, statistics, tables
 from memecmd_utils.files import paths
 from memecmd_utils.retrieval import RERANKED
 from memecmd_utils.schemas import DIMENSIONS, Choice
-from memecmd_utils.studies.landing import GREEDY, RANDOM, Graded, Sent, summary
+from memecmd_utils.studies.landing import GREEDY, RANDOM, Senders, Sent, summary
 
 SETTINGS = {
     "K = 20": "choices", "K = 5": "choices_k5", "K = 10": "choices_k10", "K = 40": "choices_k40",
@@ -26,38 +26,40 @@ QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 KEY = ["strategy", "dialogue_id", "turn", "meme_id"]
 
 
-def setting_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def setting_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """What is sent under each of `SETTINGS`, on the dialogues that have choices under all of them."""
-    paths_of = {name: paths.example / one.name / f"{file}.jsonl" for name, file in SETTINGS.items()}
+    folder = paths.example / senders.data.split.name
+    paths_of = {name: folder / f"{file}.jsonl" for name, file in SETTINGS.items()}
     made = {name: files.read_jsonl(path, Choice) for name, path in paths_of.items() if path.is_file()}
     if len(made) < 2:
         return
     shared = set.intersection(*({choice.dialogue_id for choice in choices} for choices in made.values()))
-    among = np.isin(one.corpus.names, list(shared))
+    among = np.isin(np.array(senders.data.clusters), list(shared))
     for name, choices in made.items():
-        memes = one.places_of(choices)
-        sent = one.measures(Sent(among & (memes >= 0), memes))
-        yield {"setting": name, "turns": int(among.sum()), "rate": len(sent) / among.sum(), **summary(sent)}
+        memes = senders.places_of(choices)
+        sent = Sent(among & (memes >= 0), memes)
+        rate = sent.turns.sum() / among.sum()
+        yield {"setting": name, "turns": int(among.sum()), "rate": rate, **summary(senders, sent)}
 
 
-def place_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """How many choices fell on each quarter of the list, and p that all quarters are alike."""
     from scipy.stats import chisquare
 
-    for who, choices in one.choices.items():
+    for who, choices in senders.choices.items():
         quarters = Counter((c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id)
         counts = [quarters[place] for place in range(len(QUARTERS))]
         at = dict(zip(QUARTERS, counts, strict=True))
         yield {"who": who, "choices": sum(counts), **at, "p": chisquare(counts).pvalue}
 
 
-def sequence_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def sequence_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """The same memes graded alone, and after those that the same strategy sent before them in the chat."""
-    frame = _rows(one, "grades_in_sequence")
+    frame = _rows(senders, "grades_in_sequence")
     if frame.empty:
         return
     means = frame.groupby(KEY, sort=False, as_index=False)["grade"].mean()
-    means["alone"] = _grades(one, means)
+    means["alone"] = _grades(senders, means)
     for who, of in means.groupby("strategy", sort=False):
         alone, after = (of[name].to_numpy() for name in ("alone", "grade"))
         shares = {
@@ -69,9 +71,9 @@ def sequence_rows(one: Graded) -> Iterator[dict[str, Any]]:
         yield {"who": who, "memes": len(of), **ends}
 
 
-def screenshot_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def screenshot_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """Scores (0-100) of strategies by source of the chats, beside those of the paper's Table 1 (18 turns)."""
-    frame = _scores(one)
+    frame = _scores(senders)
     if frame.empty:
         return
     paper = tables.paper_table_1().query("metric == 'judge'").set_index("dataset")
@@ -91,12 +93,12 @@ def screenshot_rows(one: Graded) -> Iterator[dict[str, Any]]:
             yield {**row, "paper minus random": printed.get(f"{who}_difference", np.nan)}
 
 
-def sighted_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def sighted_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """AUC of the scores between memes that fit and that do not, and between those of two strategies."""
-    frame = _scores(one)
+    frame = _scores(senders)
     if frame.empty:
         return
-    fit, strategy = grades.fits(_grades(one, frame)), frame["strategy"]
+    fit, strategy = grades.fits(_grades(senders, frame)), frame["strategy"]
     pairs = {"fits, against does not fit": (fit, ~fit)} | {
         f"{a}, against {b}": (strategy == a, strategy == b)
         for a, b in ((RERANKED, GREEDY), (RERANKED, RANDOM), (GREEDY, RANDOM))
@@ -114,22 +116,22 @@ TABLES = {
 """What makes the rows of each table of a split, for `landing.tabulate`."""
 
 
-def _scores(one: Graded) -> pd.DataFrame:
+def _scores(senders: Senders) -> pd.DataFrame:
     """Scores of the judges that see, their mean for each meme; `overall` is the mean of the dimensions."""
-    frame = _rows(one, "scores_of_screenshots")
+    frame = _rows(senders, "scores_of_screenshots")
     if not frame.empty:
         frame = frame.groupby(KEY, sort=False, as_index=False)[list(DIMENSIONS)].mean()
         frame["overall"] = frame[list(DIMENSIONS)].mean(axis=1)
     return frame
 
 
-def _rows(one: Graded, name: str) -> pd.DataFrame:
-    path = paths.example / one.name / f"{name}.jsonl"
+def _rows(senders: Senders, name: str) -> pd.DataFrame:
+    path = paths.example / senders.data.split.name / f"{name}.jsonl"
     return pd.DataFrame(files.read_rows(path) if path.is_file() else ())
 
 
-def _grades(one: Graded, frame: pd.DataFrame) -> np.ndarray:
+def _grades(senders: Senders, frame: pd.DataFrame) -> np.ndarray:
     """Mean grades of the memes of a table, each alone at its turn."""
     at = zip(frame["dialogue_id"], frame["turn"], frame["meme_id"], strict=True)
-    corpus = one.corpus
-    return np.array([corpus.grades[corpus.row[name, turn], corpus.column[meme]] for name, turn, meme in at])
+    data = senders.data
+    return np.array([data.grades[data.row[name, turn], data.column[meme]] for name, turn, meme in at])

@@ -12,12 +12,13 @@ import pandas as pd
 
 from memecmd_utils import files, grades, learned, reranking, retrieval, statistics
 from memecmd_utils.files import StageOutputError
-from memecmd_utils.grades import Split
-from memecmd_utils.learned import Corpus, LearnedPlacement, PlacementError, Predicted
+from memecmd_utils.learned import LearnedPlacement, PlacementError, Predicted
 from memecmd_utils.reranking import SMALL
 from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Choice, Grade
+from memecmd_utils.splits import Split, Turns, splits_of_run
+from memecmd_utils.statistics import LeftOut
 
 TABLES, SCORES = "landing.json", "learned.npz"
 """Files of a run: the tables that page and READMEs quote, and the rankings of its splits."""
@@ -35,7 +36,6 @@ COMPARED = {
 }
 """At whose turns which pairs are compared; at all turns no gate chooses the turns, so that comes first."""
 OF_MEMES = ("fits", "lands", "mean grade", "specificity")
-OF_RANKINGS = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
 RANKINGS_COMPARED = ((LEARNED, PAPER), (LEARNED, POPULAR), (POPULAR, PAPER), (ALONE, POPULAR))
 PLACE = ("dialogue", "turn")
 
@@ -48,19 +48,17 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Graded:
-    """A split with all its grades, and what everybody says of it.
+class Senders:
+    """What everybody says of a split's turns, with all its grades.
 
-    `found` is what learned placement says, `alone` [turns, memes] its scores without intercepts, `paper`
-    those of Eq. 22. `liked` and `fitting` [turns, memes]: sum of a meme's grades, and number of turns that it
-    fits, in the example's other dialogues. `choices` are those of models, by who chose.
+    `learned` is what learned placement says, `alone` [turns, memes] its scores without intercepts. `liked`
+    and `fitting` [turns, memes]: sum of a meme's grades, and number of turns that it fits, in the example's
+    other dialogues. `choices` are those of models, by who chose. The paper's score (Eq. 22) is `data.scores`.
     """
 
-    name: str
-    corpus: Corpus
-    found: Predicted
+    data: Turns
+    learned: Predicted
     alone: np.ndarray
-    paper: np.ndarray
     liked: np.ndarray
     fitting: np.ndarray
     choices: Mapping[str, Sequence[Choice]]
@@ -77,12 +75,12 @@ class Graded:
             who: {(c.dialogue_id, c.turn) for c in made if not c.unscored}
             for who, made in self.choices.items()
         }
-        return {who: np.array([key in keys for key in self.corpus.keys]) for who, keys in at.items()}
+        return {who: np.array([key in keys for key in self.data.keys]) for who, keys in at.items()}
 
     def places_of(self, choices: Iterable[Choice]) -> np.ndarray:
         """Positions of chosen memes at every turn, [turns]; -1: none."""
         at = {(choice.dialogue_id, choice.turn): choice.meme_id for choice in choices}
-        return np.array([self.corpus.column.get(at.get(key, ""), -1) for key in self.corpus.keys])
+        return np.array([self.data.column.get(at.get(key, ""), -1) for key in self.data.keys])
 
     @cached_property
     def rankings(self) -> dict[str, np.ndarray]:
@@ -90,13 +88,14 @@ class Graded:
 
         `reranked` ranks its choice before the paper's order, and none of it before nothing.
         """
-        rows, single = np.arange(len(self.paper)), self.fitting.argmax(axis=1)
-        only = np.full(self.paper.shape, -np.inf)
+        paper = self.data.scores
+        rows, single = np.arange(len(paper)), self.fitting.argmax(axis=1)
+        only = np.full(paper.shape, -np.inf)
         only[rows, single] = 1
-        out = {LEARNED: self.found.scores, ALONE: self.alone, PAPER: self.paper, POPULAR: self.liked}
+        out = {LEARNED: self.learned.scores, ALONE: self.alone, PAPER: paper, POPULAR: self.liked}
         for who, memes in self.chosen.items():
-            out[who] = self.paper.copy()
-            out[who][rows[memes >= 0], memes[memes >= 0]] = self.paper.max() + 1
+            out[who] = paper.copy()
+            out[who][rows[memes >= 0], memes[memes >= 0]] = paper.max() + 1
         return {**out, SINGLE: only}
 
     @property
@@ -108,64 +107,89 @@ class Graded:
     @cached_property
     def firsts(self) -> dict[str, np.ndarray]:
         """The first meme of everybody at every turn, [turns]."""
-        corpus = self.corpus
-        first = {who: retrieval.order(s, corpus.meme_ids)[:, 0] for who, s in self.rankings.items()}
-        drawn = grades.random_order(corpus.keys, len(corpus.meme_ids), corpus.profile.seed)[:, 0]
+        data = self.data
+        first = {who: retrieval.order(s, data.meme_ids)[:, 0] for who, s in self.rankings.items()}
+        drawn = grades.random_order(data.keys, len(data.meme_ids), data.profile.seed)[:, 0]
         return {**first, GREEDY: first[PAPER], RANDOM: drawn}
 
     @cached_property
     def turns(self) -> dict[str, np.ndarray]:
-        """Where everybody who decides on it sends, [turns], as masks; gates are fitted on the other half."""
+        """Where everybody who decides on it sends, [turns], as masks."""
         chosen = {who: memes >= 0 for who, memes in self.chosen.items()}
         gated = {who: sent for who, (_, _, sent) in self.gates.items()}
-        return {ALL: np.ones(len(self.paper), dtype=bool), **chosen, **gated}
+        return {ALL: np.ones(len(self.data.keys), dtype=bool), **chosen, **gated}
 
     @cached_property
     def gates(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Gate scores, thresholds and decisions at every turn, [turns] each, by whose gate it is (Eq. 23).
-
-        A gate is fitted on the other half of the dialogues.
-        """
-        corpus, best = self.corpus, {LEARNED: self.found.promise, GREEDY: self.paper.max(axis=1)}
+        """Gate scores, thresholds and decisions at every turn, [turns] each, by whose gate it is (Eq. 23)."""
+        profile = self.data.profile
         rules = {
-            LEARNED: retrieval.rule_of(corpus.profile, retrieval.LEARNED_PENALTY),
-            GREEDY: retrieval.rule_of(corpus.profile),
+            LEARNED: (self.learned.promise, retrieval.rule_of(profile, retrieval.LEARNED_PENALTY)),
+            GREEDY: (self.data.scores.max(axis=1), retrieval.rule_of(profile)),
         }
-        return {who: corpus.gate(best[who], rule)[:3] for who, rule in rules.items()}
+        return {who: self.data.gate(top1, rule)[:3] for who, (top1, rule) in rules.items()}
 
     def sent(self, who: str, where: str) -> Sent:
-        """The memes of `who` at the turns of `where`; popular sends no meme twice in a chat, save at all."""
+        """`who`'s memes at the turns of `where`.
+
+        Popular never repeats itself in a chat, except where all turns are compared.
+        """
         turns, memes = self.turns[where], self.firsts[who]
         if who == POPULAR and where != ALL:
-            order, memes = retrieval.order(self.liked, self.corpus.meme_ids), memes.copy()
-            for rows in self.corpus.rows_of.values():
+            order, memes = retrieval.order(self.liked, self.data.meme_ids), memes.copy()
+            for rows in self.data.rows_of.values():
                 at = rows[turns[rows]]
                 memes[at] = order[at, np.arange(len(at))]
         return Sent(turns, memes)
 
     def measures(self, sent: Sent) -> pd.DataFrame:
-        """`OF_MEMES` of what is sent, and whether it was graded; a row a meme, by (dialogue, turn).
+        """Whether what is sent fits, lands, its mean grade and whether it was graded; a row a meme.
 
-        A meme that nobody graded does not fit. Specificity: fits, less how often the same meme fits at the
-        other turns at which it was graded.
+        A meme that nobody graded does not fit. By (dialogue, turn).
         """
-        at, given, known = np.flatnonzero(sent.turns), self.corpus.grades, ~np.isnan(self.corpus.grades)
+        at = np.flatnonzero(sent.turns)
         memes = sent.memes[at]
-        mine, fits = given[at, memes], grades.fits(given)
-        others = known.sum(axis=0)[memes] - known[at, memes]
-        with np.errstate(invalid="ignore"):
-            elsewhere = (fits.sum(axis=0)[memes] - fits[at, memes]) / others
+        given = self.data.grades[at, memes]
         return pd.DataFrame(
             {
-                "fits": fits[at, memes].astype(float), "lands": (mine == 2).astype(float),
-                "mean grade": np.nan_to_num(mine), "specificity": fits[at, memes] - elsewhere,
-                "ungraded": np.isnan(mine), "meme": memes,
+                "fits": grades.fits(given).astype(float), "lands": (given == 2).astype(float),
+                "mean grade": np.nan_to_num(given), "ungraded": np.isnan(given), "meme": memes,
             },
-            index=pd.MultiIndex.from_tuples([self.corpus.keys[row] for row in at], names=PLACE),
+            index=pd.MultiIndex.from_tuples([self.data.keys[row] for row in at], names=PLACE),
         )  # fmt: skip
 
+    def specificity(self, sent: Sent) -> np.ndarray:
+        """Of every meme sent: fits, less how often the same meme fits at the other turns where it was graded.
 
-Rows = Callable[[Graded], Iterator[dict[str, Any]]]
+        [1 + dialogues, memes sent]: with all grades, and without those of each dialogue that has turns, whose
+        own memes are nan there. nan too where nobody graded the meme at another turn.
+        """
+        at = np.flatnonzero(sent.turns)
+        memes, given = sent.memes[at], self.data.grades
+        values = np.array([grades.fits(given), np.isfinite(given)], dtype=float)
+        starts = [rows[0] for rows in self.data.rows_of.values()]
+        by_dialogue = np.add.reduceat(values, starts, axis=1)  # [2, dialogues, memes]
+        total = by_dialogue.sum(axis=1, keepdims=True)
+        totals = np.concatenate([total, total - by_dialogue], axis=1)[:, :, memes]
+        own = values[:, at, memes]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            fits, graded = totals - own[:, None]
+            found = own[0] - np.where(graded > 0, fits / graded, np.nan)
+        for number, rows in enumerate(self.data.rows_of.values(), start=1):
+            found[number, np.isin(at, rows)] = np.nan
+        return found
+
+    def left_out(self, values: np.ndarray, sent: Sent) -> tuple[LeftOut, int]:
+        """The mean of `specificity` values, or of their differences, and how many memes it is over."""
+        names = np.array(self.data.clusters)[sent.turns]
+        counts = np.isfinite(values[0])
+        share = np.array([np.sum(counts & (names == name)) for name in self.data.rows_of])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.nansum(values[:, counts], axis=1) / np.isfinite(values[:, counts]).sum(axis=1)
+            return LeftOut(means[0], means[1:], share / share.sum()), int(counts.sum())
+
+
+Rows = Callable[[Senders], Iterator[dict[str, Any]]]
 """What makes the rows of a table of a split."""
 
 
@@ -175,14 +199,12 @@ def grade_split(
     pool: Sequence[Grade],
     placement: LearnedPlacement,
     encoders: Mapping[str, Encode],
-) -> Graded:
+) -> Senders:
     """Encode a split, and let everybody say what they have not seen; `pool` are grades for the baselines."""
-    knobs = run.profile.retrieval
-    corpus = learned.corpus_of(split, encoders, run.profile, placement.turn_means)
-    paper = retrieval.combine(corpus.terms(next(iter(encoders)), knobs.centring), knobs.weights)
-    sums = [grades.elsewhere(pool, corpus.clusters, corpus.meme_ids, of) for of in (float, grades.fits)]
-    found, alone = corpus.predict(placement), corpus.predict(placement.chat_alone()).scores
-    return Graded(split.name, corpus, found, alone, paper, *sums, reranking.choices_of(run, split))
+    data = Turns(split, run.profile, encoders, every=True, means=placement.turn_means)
+    sums = [grades.elsewhere(pool, data.clusters, data.meme_ids, worth) for worth in (float, grades.fits)]
+    alone = placement.chat_alone().predict(data).scores
+    return Senders(data, placement.predict(data), alone, *sums, reranking.choices_of(run, split))
 
 
 def known_before(split: Split) -> list[Grade]:
@@ -190,7 +212,7 @@ def known_before(split: Split) -> list[Grade]:
     return [grade for batch, given in split.grades.items() if batch != grades.LATER[-1] for grade in given]
 
 
-def grade_run(run: Run) -> list[Graded]:
+def grade_run(run: Run) -> list[Senders]:
     """What everybody says on a run's graded turns and on the untouched tests.
 
     Saves all whole rankings, and of the run's own turns the four terms and learned placement's gate, for the
@@ -198,31 +220,31 @@ def grade_run(run: Run) -> list[Graded]:
     """
     graded, arrays = [], {}
     try:
-        names, encoders = learned.encoders_of(run)
-        placement, splits = learned.open_placement(run.folder, names), learned.splits_of(run)
+        names, encoders = learned.open_encoders(run)
+        placement, splits = learned.open_placement(run, names), splits_of_run(run)
         pool = known_before(splits[0]) if splits else []
         graded = [grade_split(run, split, pool, placement, encoders) for split in splits]
     except PlacementError as error:
         print(f"no measure of learned placement: {error}")
-    for one in graded:
-        arrays |= {f"{one.name}/{who}": scores for who, scores in one.whole.items()}
-        arrays[f"{one.name} memes"] = np.array(one.corpus.meme_ids)
-    for one in graded[:1]:
-        arrays["turns"] = np.array([f"{name}/{turn}" for name, turn in one.corpus.keys])
-        arrays["terms"] = one.corpus.terms(next(iter(encoders)), run.profile.retrieval.centring).astype(
-            np.float32
-        )
-        arrays["learned gate"] = np.array(one.gates[LEARNED][:2])
-        arrays["popular"] = np.full(len(one.paper), -1)
-        if RERANKED in one.turns:
-            turns, memes = one.sent(POPULAR, RERANKED)
+    for senders in graded:
+        name = senders.data.split.name
+        arrays |= {f"{name}/{who}": scores for who, scores in senders.whole.items()}
+        arrays[f"{name} memes"] = np.array(senders.data.meme_ids)
+    for senders in graded[:1]:
+        data = senders.data
+        arrays["turns"] = np.array([f"{name}/{turn}" for name, turn in data.keys])
+        arrays["terms"] = data.terms(next(iter(encoders)), run.profile.retrieval.centring).astype(np.float32)
+        arrays["learned gate"] = np.array(senders.gates[LEARNED][:2])
+        arrays["popular"] = np.full(len(data.keys), -1)
+        if RERANKED in senders.turns:
+            turns, memes = senders.sent(POPULAR, RERANKED)
             arrays["popular"][turns] = memes[turns]
     run.save_arrays(SCORES, **arrays)
     return graded
 
 
 def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[str]] | None:
-    """`Graded.whole` of a split as `grade_run` saved them, rows as `grades.queries`, and the memes."""
+    """`Senders.whole` of a split as `grade_run` saved them, rows as `Turns.asked`, and the memes."""
     try:
         with np.load(run.read(SCORES), allow_pickle=False) as arrays:
             found = {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{split}/")}
@@ -232,105 +254,117 @@ def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[st
 
 
 def tabulate(
-    run: Run, graded: Sequence[Graded], further: Mapping[str, Rows] | None = None
+    run: Run, graded: Sequence[Senders], further: Mapping[str, Rows] | None = None, stem: str = "landing"
 ) -> dict[str, pd.DataFrame]:
     """All tables of some splits, the last one first, saved into the run's report and as `landing.json`.
 
     placed: the memes sent, a row a sender and place. differences: between two of them. sending: how often,
     and whether markers would. gate: does it tell when a meme is wanted? ranking: measures of whole rankings.
-    `further` tables are those of `choosing`.
+    `further` tables are those of `choosing`; `stem` begins the names of the files.
     """
     makers = {
         "placed": placed_rows, "differences": difference_rows, "sending": sending_rows, "gate": gate_rows,
         "ranking": ranking_rows, **(further or {}),
     }  # fmt: skip
-    found = {
-        name: pd.DataFrame([{"split": one.name, **row} for one in graded[::-1] for row in rows(one)])
+    tables = {
+        name: pd.DataFrame([{"split": s.data.split.name, **row} for s in graded[::-1] for row in rows(s)])
         for name, rows in makers.items()
     }
-    run.save_tables(**{f"landing_{name}": table for name, table in found.items()})
-    run.save_json(TABLES, found)
-    return found
+    run.save_tables(**{f"{stem}_{name}": table for name, table in tables.items()})
+    run.save_json(f"{stem}.json", tables)
+    return tables
 
 
-def placed_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """What was sent, at all turns and at the turns of each sender; first the sender whose turns they are.
 
     A meme that nobody graded does not fit and has grade 0; `ungraded` is their share.
     """
-    for where, at in one.turns.items():
+    for where, at in senders.turns.items():
         rest = (POPULAR, SINGLE, LEARNED, ALONE, GREEDY, RANDOM)
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if at.any() else ():
-            yield {"where": where, "who": who, **summary(one.measures(one.sent(who, where)))}
+            yield {"where": where, "who": who, **summary(senders, senders.sent(who, where))}
 
 
-def summary(sent: pd.DataFrame) -> dict[str, Any]:
-    """Means of `Graded.measures` with intervals, and how varied the memes are."""
-    names = sent.index.get_level_values("dialogue").tolist()
-    known = sent[sent.specificity.notna()]
-    chats = Counter(zip(names, sent.meme, strict=True))
+def summary(senders: Senders, sent: Sent) -> dict[str, Any]:
+    """Means of what is sent with intervals, and how varied the memes are."""
+    measured = senders.measures(sent)
+    names = measured.index.get_level_values("dialogue").tolist()
+    chats = Counter(zip(names, measured.meme, strict=True))
+    left_out, n = senders.left_out(senders.specificity(sent), sent)
     return {
-        "memes": len(sent), "ungraded": sent.ungraded.mean(),
-        **statistics.mean_columns(OF_MEMES[:2], sent[[*OF_MEMES[:2]]], names, statistics.SHARE),
-        **statistics.cluster_mean(sent["mean grade"].tolist(), names, statistics.GRADE).columns("mean grade"),
-        **statistics.mean_columns(["specificity"], known[["specificity"]], known.index.get_level_values(0)),
-        "different": sent.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
-        "right after another": grades.gaps_of(sent.index).count(1),
+        "memes": len(measured), "ungraded": measured.ungraded.mean(),
+        **statistics.mean_columns(("fits", "lands"), measured[["fits", "lands"]], names, statistics.SHARE),
+        **statistics.cluster_mean(measured["mean grade"], names, statistics.GRADE).columns("mean grade"),
+        **statistics.estimate(left_out, n).columns("specificity"),
+        "different": measured.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
+        "right after another": grades.gaps_of(measured.index).count(1),
     }  # fmt: skip
 
 
-def difference_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """Who minus another, at the same turns or each at its own, in every one of `OF_MEMES`."""
     for where, pairs in COMPARED.items():
-        for ours, theirs in pairs:
-            at = (ours, theirs) if where == OWN else (where, where)
-            if not {*at, ours, theirs} <= {*one.turns, *one.firsts}:
+        for who, other in pairs:
+            at = (who, other) if where == OWN else (where, where)
+            if not {*at, who, other} <= {*senders.turns, *senders.firsts}:
                 continue
-            a, b = (one.measures(one.sent(*sender)) for sender in zip((ours, theirs), at, strict=True))
-            compare = statistics.unpaired_difference if where == OWN else statistics.paired_difference
+            ours, theirs = (senders.sent(*sender) for sender in zip((who, other), at, strict=True))
             for measure in OF_MEMES:
-                got = compare(a[measure].dropna().to_dict(), b[measure].dropna().to_dict())
-                row = {"where": where, "who": ours, "minus": theirs, "measure": measure}
+                got = difference(senders, ours, theirs, measure, paired=where != OWN)
+                row = {"where": where, "who": who, "minus": other, "measure": measure}
                 yield {**row, **got.row(), "p": got.p}
 
 
-def sending_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def difference(senders: Senders, ours: Sent, theirs: Sent, measure: str, paired: bool) -> statistics.Estimate:
+    """One sender minus another in a measure, turn by turn or each over its own turns."""
+    if measure == "specificity":
+        values = [senders.specificity(sent) for sent in (ours, theirs)]
+        if paired:
+            return statistics.estimate(*senders.left_out(values[0] - values[1], ours))
+        (a, n), (b, m) = (senders.left_out(v, sent) for v, sent in zip(values, (ours, theirs), strict=True))
+        return statistics.estimate(a.minus(b), n + m)
+    compare = statistics.paired_difference if paired else statistics.unpaired_difference
+    return compare(*(senders.measures(sent)[measure].to_dict() for sent in (ours, theirs)))
+
+
+def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """How often everybody sends, how far apart, and the kappa of the turns with each marker."""
-    marks, corpus = one.corpus.marks, one.corpus
-    markers = dict(zip(corpus.truth.markers, marks.T.astype(bool), strict=True))
-    for who, at in {**{who: at for who, at in one.turns.items() if who != ALL}, **markers}.items():
-        asked = one.asked.get(who, np.ones(len(at), dtype=bool))
-        gaps = grades.gaps_of(corpus.keys[row] for row in np.flatnonzero(at))
-        row = {"who": who, "memes": int(at.sum()), "rate": at.sum() / max(1, asked.sum())}
+    data, names = senders.data, np.array(senders.data.clusters)
+    markers = dict(zip(data.truth.markers, data.marks.T, strict=True))
+    for who, at in {**{who: at for who, at in senders.turns.items() if who != ALL}, **markers}.items():
+        asked = senders.asked.get(who, np.isfinite(at))
+        sends = np.nan_to_num(at) > 0
+        gaps = grades.gaps_of(data.keys[row] for row in np.flatnonzero(sends))
+        row = {"who": who, "memes": int(sends.sum()), "rate": sends.sum() / max(1, asked.sum())}
         row |= {"mean gap": float(np.mean(gaps)) if gaps else np.nan, "right after another": gaps.count(1)}
         for marker, theirs in markers.items():
-            pairs = list(zip(at[asked].tolist(), theirs[asked].tolist(), strict=True))
-            got = statistics.cluster_kappa(pairs, corpus.names[asked].tolist(), 2)
+            both = asked & np.isfinite(theirs)
+            pairs = list(zip(sends[both].tolist(), (theirs[both] > 0).tolist(), strict=True))
+            got = statistics.cluster_kappa(pairs, names[both].tolist(), 2)
             row |= got.columns(f"kappa with {marker}") if who != marker else {}
         yield row
 
 
-def gate_rows(one: Graded) -> Iterator[dict[str, Any]]:
+def gate_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """AUC of both gates between turns that all markers fill and that none does."""
-    names, marks = one.corpus.names, one.corpus.marks
-    clear, filled = np.ptp(marks, axis=1) == 0, marks[:, 0] == 1
-    for gate, scores in ((LEARNED, one.found.wanted), ("the paper's top score", one.paper.max(axis=1))):
-        pairs = [list(zip(names[clear & p], scores[clear & p], strict=True)) for p in (filled, ~filled)]
+    marks, names = senders.data.marks, np.array(senders.data.clusters)
+    filled, empty = (marks == 1).all(axis=1), (marks == 0).all(axis=1)
+    scores = {LEARNED: senders.learned.wanted, "the paper's top score": senders.data.scores.max(axis=1)}
+    for gate, values in scores.items() if marks.shape[1] else ():
+        pairs = [list(zip(names[at], values[at], strict=True)) for at in (filled, empty)]
         yield {"gate": gate, "measure": "AUC"} | statistics.cluster_auc(*pairs).row()
 
 
-def ranking_rows(one: Graded) -> Iterator[dict[str, Any]]:
-    """Measures of all rankings at the turns that have a fitting meme, and differences of some."""
-    columns = [grades.MEASURES.index(name) for name in OF_RANKINGS]
-    names = one.corpus.names[one.corpus.known].tolist()
-    measured = {
-        who: one.corpus.measure(scores)[:, columns] for who, scores in one.whole.items() if who != SINGLE
-    }
-    for ours, theirs in RANKINGS_COMPARED:
-        measured[f"{ours} minus {theirs}"] = measured[ours] - measured[theirs]
+def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
+    """`grades.MEASURES` of all rankings at the turns that have a fitting meme, and differences of some."""
+    data, names = senders.data, senders.data.answerable_clusters
+    measured = {who: data.measure(scores) for who, scores in senders.whole.items() if who != SINGLE}
+    for who, other in RANKINGS_COMPARED:
+        measured[f"{who} minus {other}"] = measured[who] - measured[other]
     for name, values in measured.items():
         kind = statistics.FINE_DIFFERENCE if "minus" in name else statistics.MEASURE
-        ends = statistics.mean_columns(OF_RANKINGS, values, names, kind)
+        ends = statistics.mean_columns(grades.MEASURES, values, names, kind)
         yield {"what": name, "turns": len(names), **ends}
 
 
@@ -348,9 +382,9 @@ def fit_run(run: Run, path: Path | None = None) -> str:
 
     Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
     count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
-    ranking, placed memes and gate as tables in Markdown.
+    ranking, placed memes and gate as tables in Markdown; all tables stand in `tables/fitted_*` of the report.
     """
-    split = next(iter(learned.splits_of(run, path)), Split("", [], {}, [], {"": []}))
+    split = next(iter(splits_of_run(run, path)), Split("", [], {}, [], {"": []}))
     first = next(iter(split.grades.values()))
     graded = {grade.dialogue_id for grade in first}
     split = replace(split, dialogues=[d for d in split.dialogues if d.dialogue_id in graded])
@@ -360,11 +394,16 @@ def fit_run(run: Run, path: Path | None = None) -> str:
             f"learned placement needs graded memes in {learned.FOLDS} or more dialogues of each kind; here "
             f"are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
-    names, encoders = learned.encoders_of(run)
-    corpus = learned.corpus_of(replace(split, grades={"": first}), encoders, run.profile)
-    placement = learned.learn(corpus, names)
+    names, encoders = learned.open_encoders(run)
+    placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
-    found = tabulate(run, [grade_split(run, split, first, placement, encoders)])
+    tables = tabulate(run, [grade_split(run, split, first, placement, encoders)], stem="fitted")
     columns = ["where", "who", "memes", "mean grade", "fits", "fits low", "fits high", "lands", "specificity"]
-    ranking, gate = (found[name].drop(columns="split") for name in ("ranking", "gate"))
-    return "\n".join(map(files.markdown, (ranking, found["placed"][columns], gate)))
+    ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]
+    if placement.model.gate is not None:
+        return "\n".join(map(files.markdown, (ranking, placed, tables["gate"].drop(columns="split"))))
+    why = (
+        "These grades say which meme fits and not when one is wanted, so there is no gate: a meme is sent "
+        "where the grade to expect of it is highest."
+    )
+    return "\n".join((files.markdown(ranking), files.markdown(placed), why))

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import retrieval, statistics
-from memecmd_utils.grades import GradedTurns, Key
+from memecmd_utils.grades import Key
+from memecmd_utils.splits import Turns
 
 LINEAR_TURNS = 4
 """Turns after which the linear form has fallen back to theta0."""
@@ -17,7 +18,7 @@ FORM_DIFFERENCES = ("form", "minus", "measure", "difference", "clear", "dialogue
 BASE = "exponential"
 
 
-def sent_by_form(data: GradedTurns) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def sent_by_form(data: Turns) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Where each form sends a meme, and the best meme of every turn, as positions.
 
     Each theta0 is fitted to the run's wanted rate on the other half of the dialogues.
@@ -35,7 +36,7 @@ def sent_by_form(data: GradedTurns) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {form: data.gate(top1, rule).sent for form, rule in rules.items()}, best
 
 
-def gaps(data: GradedTurns, sent: np.ndarray) -> np.ndarray:
+def gaps(data: Turns, sent: np.ndarray) -> np.ndarray:
     """Turns since the dialogue's last meme, of every meme that is `sent` [turns]; nan at all other turns."""
     out = np.full(len(sent), np.nan)
     for before, row in pairwise(np.flatnonzero(sent)):
@@ -44,7 +45,7 @@ def gaps(data: GradedTurns, sent: np.ndarray) -> np.ndarray:
     return out
 
 
-def threshold_tables(data: GradedTurns) -> tuple[pd.DataFrame, pd.DataFrame]:
+def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What each form does with Greedy's memes, and each form minus the exponential with an interval.
 
     `follow-ups` is the share of memes right after a turn with a meme, `mean grade` (0-2) that of Greedy's

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 
 from memecmd_utils import consistency, grades, retrieval, statistics
 from memecmd_utils.drawing import BLUE, ORANGE, RED, canvas, style
-from memecmd_utils.grades import CENTRINGS, DEPTH, GradedTurns
+from memecmd_utils.grades import CENTRINGS, DEPTH
 from memecmd_utils.retrieval import GateRule
+from memecmd_utils.splits import Turns
 from memecmd_utils.studies import selection
 
 BETA = {"+": 1, "-": -1}
@@ -72,40 +73,38 @@ def take_best(scores: np.ndarray, by_id: np.ndarray) -> np.ndarray:
     return by_id[out]
 
 
-def rank(data: GradedTurns) -> dict[Scoring, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """What every scoring puts first, [turns, 5], its score there, [turns], and nDCG@5 [5, known turns].
+def rank(data: Turns) -> dict[Scoring, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What every scoring puts first, [turns, 5], its score there, [turns], and nDCG@5 [5, answerable turns].
 
     nDCG@5 is that of the full score, then of each term alone with the scoring's sign of beta. Without grades
     no weights can be fitted: those are left out.
     """
     ranked, by_id = {}, np.argsort(np.array(data.meme_ids, dtype=str))
-    gains = data.grades[data.known]
+    gains = data.grades[data.answerable]
     for embedder, centring, beta in product(data.encoders, CENTRINGS, BETA):
         terms = data.terms(embedder, centring) * np.array([1, 1, BETA[beta], 1])[:, None, None]
-        single = [grades.ndcg(take_best(np.round(t, 9), by_id), gains) for t in terms[:, data.known]]
+        single = [grades.ndcg(take_best(np.round(t, 9), by_id), gains) for t in terms[:, data.answerable]]
         weights = {name: dict.fromkeys("ab", np.array(w) / 3) for name, w in WEIGHTS.items()}
         for name, by_half in (weights | fitted_weights(data, terms, by_id)).items():
             in_a, in_b = (np.round(retrieval.combine(terms, by_half[half]), 9) for half in "ab")
             scores = np.where(data.half[:, None] == "a", in_a, in_b)
             top = take_best(scores, by_id)
             first = np.take_along_axis(scores, top[:, :1], axis=1)[:, 0]
-            ndcg = np.array([grades.ndcg(top[data.known], gains), *single])
+            ndcg = np.array([grades.ndcg(top[data.answerable], gains), *single])
             ranked[Scoring(embedder, centring, beta, name)] = top, first, ndcg
     return ranked
 
 
-def fitted_weights(
-    data: GradedTurns, terms: np.ndarray, by_id: np.ndarray
-) -> dict[str, Mapping[str, np.ndarray]]:
+def fitted_weights(data: Turns, terms: np.ndarray, by_id: np.ndarray) -> dict[str, Mapping[str, np.ndarray]]:
     """For each half the weights with the best mean nDCG@5 on the other one, as `{FITTED: {half: weights}}`.
 
     Where the other half has no turn with a fitting meme its own serve; where there are none at all the dict
     is empty. Of equally good weights the most even ones are taken.
     """
-    if not len(data.known):
+    if not len(data.answerable):
         return {}
-    gains, terms = np.nan_to_num(data.grades[data.known]), np.round(terms[:, data.known], 12)
-    ideal, half = grades.ideal_gain(gains), data.half[data.known]
+    gains, terms = np.nan_to_num(data.grades[data.answerable]), np.round(terms[:, data.answerable], 12)
+    ideal, half = grades.ideal_gain(gains), data.half[data.answerable]
     best = (take_best(retrieval.combine(terms, w), by_id) for w in TENTHS)
     ndcg = np.array([grades.discounted(np.take_along_axis(gains, top, axis=1)) / ideal for top in best])
     uneven, found = ((TENTHS - 0.25) ** 2).sum(axis=1).round(12), {}
@@ -115,7 +114,7 @@ def fitted_weights(
     return {FITTED: found}
 
 
-def open_gates(data: GradedTurns, top1: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def open_gates(data: Turns, top1: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Where each gate opens, [scorings, turns] as `top1`, and where a fixed threshold of the same rate does.
 
     The fixed threshold is fitted to the wanted rate, or beside the paper's own numbers to the rate that
@@ -132,7 +131,7 @@ def open_gates(data: GradedTurns, top1: np.ndarray) -> dict[str, tuple[np.ndarra
 # --- What a meme at a turn is worth, by every measure
 
 
-def measures(data: GradedTurns) -> dict[str, dict[str, np.ndarray]]:
+def measures(data: Turns) -> dict[str, dict[str, np.ndarray]]:
     """Measure -> embedder that retrieves -> worth of every meme, and whether it counts, [2, turns, memes].
 
     Each grader with ungraded memes as 0 or left out, and consistency of the caption with a turn's text.
@@ -152,7 +151,7 @@ def measures(data: GradedTurns) -> dict[str, dict[str, np.ndarray]]:
     return out
 
 
-def text_consistency(data: GradedTurns, embedder: str, back: int) -> np.ndarray:
+def text_consistency(data: Turns, embedder: str, back: int) -> np.ndarray:
     """50 (cos + 1) of every caption and u_t, or the turn `back` before it (Eq. 26), [turns, memes].
 
     A meme without any words has nan.
@@ -174,13 +173,13 @@ Part = tuple[tuple, np.ndarray, np.ndarray]
 """A claim with its choices and measure, and two means (`by_dialogue`): the first ought to be higher."""
 
 
-def by_dialogue(data: GradedTurns, top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+def by_dialogue(data: Turns, top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     """A mean, `top` over `bottom` [turns], as both sums of each dialogue, [2, dialogues]."""
     starts = [rows[0] for rows in data.rows_of.values()]
     return np.add.reduceat(np.array([top, bottom], dtype=float), starts, axis=1)
 
 
-def specifications(data: GradedTurns) -> pd.DataFrame:
+def specifications(data: Turns) -> pd.DataFrame:
     """One row for every claim, specification and measure, with estimate, interval and state (`STATES`).
 
     A choice on which a claim does not depend holds `–`. The estimate is the difference that the claim wants
@@ -202,7 +201,7 @@ def specifications(data: GradedTurns) -> pd.DataFrame:
     return table.astype({"dialogues": int}).sort_values("claim", kind="stable", ignore_index=True)[columns]
 
 
-def _parts(data: GradedTurns) -> Iterator[Part]:
+def _parts(data: Turns) -> Iterator[Part]:
     """All parts of all claims, those by grades and consistency first."""
     ranked = rank(data)
     gates = open_gates(data, np.array([first for _, first, _ in ranked.values()]))
@@ -210,12 +209,12 @@ def _parts(data: GradedTurns) -> Iterator[Part]:
         for number, (scoring, (top, _, _)) in enumerate(ranked.items()):
             opened = {gate: own[number] for gate, (own, _) in gates.items()}
             yield from _parts_by_worth(data, measure, worth[scoring.embedder], scoring, top, opened)
-    at_known = np.isin(np.arange(len(data.asked)), data.known)
+    at_known = np.isin(np.arange(len(data.asked)), data.answerable)
     for number, (scoring, (top, _, ndcg)) in enumerate(ranked.items()):
         every = np.zeros((len(ndcg), len(data.asked)))
-        every[:, data.known] = ndcg
+        every[:, data.answerable] = ndcg
         full, *single = (by_dialogue(data, values, at_known) for values in every)
-        for term in single if len(data.known) else ():
+        for term in single if len(data.answerable) else ():
             yield (6, *scoring, "–", "–", "–", "nDCG@5"), full, term
         for gate, sent in gates.items():
             own, fixed = (by_dialogue(data, selection.gaps(data, s[number]) == 1, s[number]) for s in sent)
@@ -226,7 +225,7 @@ def _parts(data: GradedTurns) -> Iterator[Part]:
 
 
 def _parts_by_worth(
-    data: GradedTurns,
+    data: Turns,
     measure: str,
     worth: np.ndarray,
     scoring: Scoring,
@@ -258,7 +257,7 @@ def _parts_by_worth(
                     yield (5, *scoring, k, gate, reading, measure), sums * kind, other * kind
 
 
-def _repeats(data: GradedTurns, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
+def _repeats(data: Turns, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
     """Expected share of memes that repeat an earlier one, if each is drawn from `top` [turns, K]."""
     again = np.zeros(len(sent))
     for rows in data.rows_of.values():

@@ -104,9 +104,9 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
 def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) -> None:
     """Learned weights under which emotion meets emotion; a meme is wanted at every turn."""
     weights = np.zeros((2, 6, 6))
-    weights[:, 1, 2] = 1
+    weights[:, 1, 2] = 0.5
     gate = np.append(np.zeros(5 * DIM + 2), 50.0)
-    model = PlacementModel(weights, gate, np.array([[0.0, 1.5], [0.0, 4.0]]), {})
+    model = PlacementModel(weights, gate, np.array([[0.0, 0.75], [0.0, 2.0]]), {})
     means = [np.zeros((6, DIM), dtype=np.float32)] * 2
     LearnedPlacement(names, model, [], {}, means).save(path)
 

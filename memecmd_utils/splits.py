@@ -1,0 +1,437 @@
+"""Graded splits, as records (`Split`) and as matrices of turns and memes (`Turns`).
+
+A split is a run's own dialogues or one of the example's untouched tests. Rankings, gate and measures are
+functions of its matrices: rows are turns that have a usable summary, columns are usable memes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from memecmd_utils import files, grades, retrieval, statistics
+from memecmd_utils.files import paths
+from memecmd_utils.grades import POOL, GroundTruth, Key, load_truth, read_grades, truth_of_run
+from memecmd_utils.library import example_memes
+from memecmd_utils.retrieval import Encode, Gated, GateRule, centre, halves
+from memecmd_utils.runs import Run
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary, SummaryReply
+from memecmd_utils.settings import Profile
+
+# --- Records
+
+EXAMPLE, UNTOUCHED = "example", ("untouched", "untouched_2")
+"""Splits of the example corpus: its own, and the tests."""
+MOST_PAIRS = 4_000_000
+"""Pairs of a turn and a meme that are looked at: each has four terms under four systems, 0.5 GB in all.
+The paper's run has 198 million; a sample of its dialogues says as much about each open choice."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The records that a split is made of."""
+
+    name: str
+    dialogues: Sequence[Dialogue]
+    memes: Mapping[str, Meme]
+    annotations: Sequence[Annotation]
+    grades: Mapping[str, Sequence[Grade]]
+    """Grades by batch, the first pool first."""
+    marks: Sequence[Mark] = ()
+
+    @cached_property
+    def truth(self) -> GroundTruth:
+        """Marks and grades; those of later batches count for placed memes alone."""
+        first, *later = self.grades
+        return GroundTruth(self.marks, self.grades[first], {name: self.grades[name] for name in later})
+
+
+def split_of_run(
+    run: Run,
+    path: Path | None = None,
+    memes: Sequence[Meme] | None = None,
+    annotations: Sequence[Annotation] | None = None,
+) -> Split:
+    """A run's own split, with the grades of the example where it has its texts.
+
+    `path` is a user's table (`read_grades`), which takes the place of the example's grades and marks. `memes`
+    and `annotations` take that of all the run has.
+    """
+    dialogues, memes = run.load(Dialogue), run.load(Meme) if memes is None else memes
+    annotations = run.load(Annotation) if annotations is None else annotations
+    by_id = {meme.meme_id: meme for meme in memes}
+    if path:
+        batches = {"user": read_grades(path, dialogues, by_id)}
+        return Split(run.profile.name, dialogues, by_id, annotations, batches)
+    truth = truth_of_run(run.profile, dialogues, memes)
+    name = EXAMPLE if truth.grades else run.profile.name
+    return Split(name, dialogues, by_id, annotations, {POOL: truth.grades, **truth.later}, truth.marks)
+
+
+def splits_of_run(
+    run: Run,
+    path: Path | None = None,
+    memes: Sequence[Meme] | None = None,
+    annotations: Sequence[Annotation] | None = None,
+) -> list[Split]:
+    """The graded splits of a run: its own, as `split_of_run` has it, and the untouched ones; else none.
+
+    With a user's table (`path`) the run's own alone.
+    """
+    own = split_of_run(run, path, memes, annotations)
+    if path:
+        return [own]
+    return [own, *untouched_splits(own)] if own.truth.grades else []
+
+
+def untouched_splits(example: Split) -> Iterator[Split]:
+    """The tests that no model has seen: new dialogues, and new memes beside those of the example.
+
+    None that is not graded, and none where the run has another library than the example's.
+    """
+    known = {row.meme_id for row in example_memes()}
+    old = {name: meme for name, meme in example.memes.items() if name in known}
+    for folder in (paths.example / name for name in UNTOUCHED if known == old.keys()):
+        truth = load_truth(folder)
+        if not truth.grades:
+            continue
+        new = {
+            row.meme_id: Meme(
+                source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
+                picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
+                width=1, height=1,
+            )
+            for row in example_memes(folder)
+        }  # fmt: skip
+        annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
+        batches = {POOL: truth.grades, **truth.later}
+        yield Split(folder.name, _dialogues(folder), {**old, **new}, annotations, batches, truth.marks)
+
+
+def _dialogues(folder: Path) -> list[Dialogue]:
+    """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
+    turns: dict[str, list[dict]] = {}
+    summaries: dict[str, list[dict]] = {}
+    for name, by_dialogue in (("dialogues.jsonl", turns), ("summaries.jsonl", summaries)):
+        for row in files.read_rows(folder / name):
+            by_dialogue.setdefault(row.pop("dialogue_id"), []).append(row)
+    return [
+        Dialogue(
+            source="authored", dialogue_id=name, kind="news" if name.startswith("news") else "role", ref=name,
+            title=name, name_a="", name_b="", turns=spoken, summaries=summaries.get(name, []), complete=True,
+        )
+        for name, spoken in turns.items()
+    ]  # fmt: skip
+
+
+def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialogue]:
+    """All dialogues, or as many of them, drawn by seed, as keep turns times memes within `MOST_PAIRS`."""
+    room = MOST_PAIRS // max(1, n_memes)
+    if sum(len(d.summaries) for d in dialogues) <= room:
+        return list(dialogues)
+    taken: set[str] = set()
+    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
+        room -= len(dialogues[place].summaries)
+        if room < 0 and taken:
+            break
+        taken.add(dialogues[place].dialogue_id)
+    return [d for d in dialogues if d.dialogue_id in taken]
+
+
+def encoders_of(run: Run) -> dict[str, Encode]:
+    """The run's embedder first, then the one that took no part in retrieval."""
+    names = dict.fromkeys([run.profile.models.embedder, run.profile.models.consistency_embedder])
+    return {name: run.embedder(name).encode for name in names}
+
+
+# --- Texts of turns and memes, and their vectors
+
+CONTEXT_TURNS = 3
+"""Last turns that stand for a chat where no summary is read."""
+LAST_TURN = 18
+"""Turns of a dialogue of the example: the gate reads a turn's number in this unit, and no higher one."""
+TURN_TEXTS = ("S", "E", "Psi", "S E Psi", "last turn", "last three turns")
+MEME_TEXTS = ("S+", "S-", "E", "Psi", "caption", "picture and caption")
+"""What learned placement reads of a turn and of a meme, in the order of rows and columns of its weights."""
+GATE_TEXTS = (0, 1, 2, 4, 5)
+"""Places in `TURN_TEXTS` of the texts that its gate reads: the joined one says nothing new to it."""
+
+
+class Query(NamedTuple):
+    """A turn that may get a meme, before u_t of a dialogue."""
+
+    dialogue: Dialogue
+    turn: int
+
+    @property
+    def key(self) -> Key:
+        """(dialogue id, turn)."""
+        return self.dialogue.dialogue_id, self.turn
+
+    @property
+    def before(self) -> list[str]:
+        """u_1..u_{t-1}."""
+        return [utterance.text for utterance in self.dialogue.turns[: self.turn - 1]]
+
+    @property
+    def context(self) -> str:
+        """The last turns before t as they were said."""
+        return "\n".join(self.before[-CONTEXT_TURNS:])
+
+
+def turn_texts(before: Sequence[str], summary: SummaryReply | Summary) -> tuple[str, ...]:
+    """The texts known before turn t, in the order of `TURN_TEXTS`: its summary and `before`, u_1..u_{t-1}."""
+    parts = (summary.scenario, summary.emotion, summary.motivation)
+    return (*parts, "\n".join(parts), *("\n".join(before[-n:]) for n in (1, CONTEXT_TURNS)))
+
+
+def meme_texts(meme: Meme, annotation: Annotation) -> tuple[str, ...]:
+    """The texts known of a meme, in the order of `MEME_TEXTS`."""
+    shown = "\n".join(text for text in (meme.picture_note, meme.text) if text)
+    parts = (annotation.s_plus, annotation.s_minus, annotation.emotion, annotation.motivation)
+    return (*parts, meme.text, shown)
+
+
+def encode_texts(
+    rows: Sequence[Sequence[str]], encode: Encode, side: str, means: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centred unit vectors [rows, 6, dim] of texts [rows][6], and the means [6, dim] that were taken off.
+
+    Without `means` each kind is centred by its own mean. An empty text has the zero vector: it says nothing.
+    """
+    vectors, taken = [], []
+    for kind, texts in enumerate(zip(*rows, strict=True)):
+        raw = encode(texts, side).astype(np.float64)
+        own = raw.mean(axis=0) if len(raw) > 1 else np.zeros(raw.shape[1])
+        mean = own if means is None else means[kind]
+        has_words = np.array([bool(text.strip()) for text in texts])[:, None]
+        vectors.append(np.where(has_words, centre(raw, mean), 0).astype(np.float32))
+        taken.append(mean.astype(np.float32))
+    return np.stack(vectors, axis=1), np.stack(taken)
+
+
+def gate_inputs(vectors: np.ndarray, turns: Sequence[int], speakers: Sequence[str]) -> np.ndarray:
+    """What the gate of learned placement reads, [turns, 5 * dim + 2].
+
+    `vectors` [turns, 6, dim] are the first embedder's, `speakers` are A, who opens, and B.
+    """
+    chosen = vectors[:, GATE_TEXTS].reshape(len(vectors), -1).astype(np.float64)
+    number = np.minimum(np.asarray(turns, dtype=np.float64), LAST_TURN) / LAST_TURN
+    return np.column_stack([chosen, number, np.asarray(speakers) == "A"])
+
+
+# --- Matrices
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """A split's turns 2..T that have a usable summary, dialogue by dialogue, against its usable memes.
+
+    Rows of every matrix are the turns (`asked`), columns the memes (`meme_ids`). `encoders`: the run's
+    embedder first, then the one that took no part in retrieval. `every`: grades of all batches count, not
+    those of the first alone. `means`: what is taken off the texts of turns, [6, dim] for each embedder; none:
+    their own means.
+    """
+
+    split: Split
+    profile: Profile
+    encoders: Mapping[str, Encode]
+    every: bool = False
+    means: Sequence[np.ndarray] = ()
+
+    @property
+    def dialogues(self) -> Sequence[Dialogue]:
+        """All dialogues, also those without a usable summary."""
+        return self.split.dialogues
+
+    @property
+    def memes(self) -> Mapping[str, Meme]:
+        """Memes by id, also those that are not usable."""
+        return self.split.memes
+
+    @property
+    def truth(self) -> GroundTruth:
+        """Marks and grades."""
+        return self.split.truth
+
+    @cached_property
+    def annotations(self) -> list[Annotation]:
+        """Of the usable memes."""
+        return [annotation for annotation in self.split.annotations if annotation.usable]
+
+    @cached_property
+    def asked(self) -> list[Query]:
+        """The turns."""
+        return [Query(d, s.turn) for d in self.dialogues for s in d.summaries if not s.unscored]
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """Of the turns."""
+        return [s for dialogue in self.dialogues for s in dialogue.summaries if not s.unscored]
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """(dialogue id, turn) of every turn."""
+        return [query.key for query in self.asked]
+
+    @cached_property
+    def clusters(self) -> list[str]:
+        """Dialogue of every turn, which intervals are over."""
+        return [name for name, _ in self.keys]
+
+    @cached_property
+    def meme_ids(self) -> list[str]:
+        """Of the memes."""
+        return [annotation.meme_id for annotation in self.annotations]
+
+    @cached_property
+    def row(self) -> dict[Key, int]:
+        """Row of every turn."""
+        return {key: row for row, key in enumerate(self.keys)}
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        """Column of every meme."""
+        return {meme: column for column, meme in enumerate(self.meme_ids)}
+
+    @cached_property
+    def half(self) -> np.ndarray:
+        """`a` or `b`, [turns]."""
+        split = halves(self.dialogues)
+        return np.array([split[name] for name in self.clusters])
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """Kind of each turn's dialogue, [turns]."""
+        return np.array([query.dialogue.kind for query in self.asked])
+
+    @cached_property
+    def rows_of(self) -> dict[str, np.ndarray]:
+        """Rows of each dialogue that has any."""
+        names = np.array(self.clusters)
+        return {name: np.flatnonzero(names == name) for name in dict.fromkeys(self.clusters)}
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Row of every turn 2..T, [dialogues, longest]; -1 without a usable summary and past the end."""
+        out = np.full((len(self.dialogues), max((len(d.summaries) for d in self.dialogues), default=0)), -1)
+        for places, dialogue in zip(out, self.dialogues, strict=True):
+            for place, summary in enumerate(dialogue.summaries):
+                places[place] = self.row.get((dialogue.dialogue_id, summary.turn), -1)
+        return out
+
+    @cached_property
+    def grades(self) -> np.ndarray:
+        """Mean grade (0-2) of the graders, [turns, memes]; nan where nobody graded."""
+        return self._matrix(self.truth.every if self.every else self.truth.grades)
+
+    def grades_of(self, grader: str) -> np.ndarray:
+        """Grades of one grader of the first batch, [turns, memes]; nan where they gave none."""
+        return self._matrix([grade for grade in self.truth.grades if grade.grader == grader])
+
+    def _matrix(self, given: Sequence[Grade]) -> np.ndarray:
+        means = grades.mean_grades(given)
+        rows = [means.get(key, {}) for key in self.keys]
+        return pd.DataFrame(rows, columns=self.meme_ids, dtype=float).to_numpy()
+
+    @cached_property
+    def answerable(self) -> np.ndarray:
+        """Rows of the turns at which some meme fits, where rankings are measured."""
+        return np.flatnonzero(grades.fits(self.grades).any(axis=1))
+
+    @property
+    def answerable_clusters(self) -> list[str]:
+        """Their dialogues."""
+        return [self.clusters[row] for row in self.answerable]
+
+    @cached_property
+    def marks(self) -> np.ndarray:
+        """Whether each marker would send a meme, [turns, markers]: 1 or 0; nan where they did not look."""
+        sends = {(m.dialogue_id, m.turn, m.marker): float(m.send) for m in self.truth.marks}
+        rows = [[sends.get((*key, name), np.nan) for name in self.truth.markers] for key in self.keys]
+        return np.array(rows, dtype=float).reshape(len(self.keys), len(self.truth.markers))
+
+    @cached_property
+    def _terms(self) -> dict[tuple[str, str], np.ndarray]:
+        return {}
+
+    def terms(self, embedder: str, centring: str) -> np.ndarray:
+        """alpha, delta, beta, gamma of every pair, [4, turns, memes] (Eq. 18-21); kept once made."""
+        if (embedder, centring) not in self._terms:
+            encode = self.encoders[embedder]
+            self._terms[embedder, centring] = retrieval.component_matrices(
+                retrieval.index_of(self.annotations, encode, centring),
+                retrieval.queries_of(self.summaries, encode, centring),
+            )
+        return self._terms[embedder, centring]
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """The run's score T of every pair, [turns, memes] (Eq. 22), rounded as where memes are placed.
+
+        So equal memes tie on every machine.
+        """
+        knobs = self.profile.retrieval
+        terms = self.terms(next(iter(self.encoders)), knobs.centring)
+        return np.round(retrieval.combine(terms, knobs.weights), 9)
+
+    def gate(self, top1: np.ndarray, rule: GateRule, like: np.ndarray | None = None) -> Gated:
+        """`retrieval.run_gate` on best scores [..., turns]; its scores, thresholds and decisions likewise.
+
+        Turns without a usable summary have no row here and count as everywhere. `like`, booleans of the same
+        shape: the rate to meet.
+        """
+        where = self.places
+        scores = np.where(where >= 0, top1[..., where], -np.inf)
+        sent = None if like is None else (where >= 0) & like[..., where]
+        rate = self.profile.retrieval.wanted_rate
+        gated = retrieval.run_gate(scores, self.dialogues, rule, rate, sent)
+        rows, parts = where[where >= 0], []
+        for part in gated[:3]:
+            parts.append(np.empty_like(part, shape=top1.shape))
+            parts[-1][..., rows] = part[..., where >= 0]
+        return Gated(*parts, *gated[3:])
+
+    def measure(self, scores: np.ndarray) -> np.ndarray:
+        """`grades.MEASURES` of scores [turns, memes] at the `answerable` turns, [turns there, measures]."""
+        best = retrieval.order(scores[self.answerable], self.meme_ids)
+        return grades.per_turn(best, self.grades[self.answerable])
+
+    @cached_property
+    def turn_vectors(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each embedder: vectors [turns, 6, dim] of `TURN_TEXTS`, and the means that were taken off."""
+        texts = [turn_texts(q.before, s) for q, s in zip(self.asked, self.summaries, strict=True)]
+        means = self.means or [None] * len(self.encoders)
+        encoders = zip(self.encoders.values(), means, strict=True)
+        return [encode_texts(texts, encode, "query", mean) for encode, mean in encoders]
+
+    @cached_property
+    def meme_vectors(self) -> list[np.ndarray]:
+        """Of each embedder: vectors [memes, 6, dim] of `MEME_TEXTS`, each kind centred by its own mean."""
+        texts = [meme_texts(self.memes[a.meme_id], a) for a in self.annotations]
+        return [encode_texts(texts, encode, "document")[0] for encode in self.encoders.values()]
+
+    @cached_property
+    def gate_inputs(self) -> np.ndarray:
+        """What the gate of learned placement reads, [turns, inputs]."""
+        numbers, speakers = [s.turn for s in self.summaries], [s.speaker for s in self.summaries]
+        return gate_inputs(self.turn_vectors[0][0], numbers, speakers)
+
+    @cached_property
+    def cosines(self) -> np.ndarray:
+        """Of every text of a turn with every text of a meme, float32 [turns, memes, 72]."""
+        pairs = zip(self.turn_vectors, self.meme_vectors, strict=True)
+        parts = [np.einsum("tid,mjd->tmij", t, m, optimize=True) for (t, _), m in pairs]
+        return np.stack(parts, axis=2).reshape(*self.grades.shape, -1).astype(np.float32)
+
+
+def load_turns(run: Run) -> Turns:
+    """Read what a run has made so far, of a large run for a sample of its dialogues."""
+    split = split_of_run(run)
+    usable = sum(annotation.usable for annotation in split.annotations)
+    sampled = replace(split, dialogues=sample(split.dialogues, usable, run.profile.seed))
+    return Turns(sampled, run.profile, encoders_of(run))
