@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -22,7 +22,6 @@ from memecmd_utils import drawing, files, grades, pictures, release, report, ret
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.settings import Profile
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.studies import landing
 
@@ -36,8 +35,6 @@ FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
 TABS = (retrieval.RERANKED, "greedy", landing.POPULAR, "random")
 """Strategies that stand first above the chat."""
 POPULAR_WORDS = "the memes that graders liked best in other chats, at the turns that Reranked chose"
-WEIGHTS_OF_DELTA = np.linspace(0, 1, 21)
-"""Weights of S- that the page's slider has."""
 
 
 def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
@@ -116,29 +113,20 @@ def table_of(run: Run, name: str) -> Markup:
 # --- The chats: what the page's script reads, compact rows instead of records
 
 
-class SavedRanking(NamedTuple):
-    """What stage 04b knows of the run's graded turns.
+def saved_by_04b(run: Run) -> dict[str, tuple[str | None, list[float]]]:
+    """What lesson 04b saved of each graded turn, by `dialogue/turn`; empty where nobody graded.
 
-    `terms` [4, turns, memes] of Eq. 18-21; `popular` [turns], positions of what is popular elsewhere at the
-    turns of `reranked` (-1: none); `promises` [2, turns], score and threshold of learned placement's gate.
+    The meme that is popular elsewhere, at the turns of `reranked` (else None), and score and threshold of
+    learned placement's gate.
     """
-
-    rows: Mapping[str, int]
-    meme_ids: Sequence[str]
-    terms: np.ndarray
-    popular: np.ndarray
-    promises: np.ndarray
-
-
-def saved_ranking(run: Run) -> SavedRanking:
-    """What `landing.grade_run` saved of the run's own turns; no rows where nobody graded."""
     try:
         with np.load(run.read(landing.SCORES), allow_pickle=False) as kept:
             ids = kept[f"{run.profile.name} memes"].tolist()
-            rows = {key: row for row, key in enumerate(kept["turns"].tolist())}
-            return SavedRanking(rows, ids, kept["terms"], kept["popular"], kept["learned gate"])
+            popular = [ids[meme] if meme >= 0 else None for meme in kept["popular"]]
+            promises = np.round(kept["learned gate"], 3).T.tolist()
+            return dict(zip(kept["turns"].tolist(), zip(popular, promises, strict=True), strict=True))
     except (StageMissing, KeyError):
-        return SavedRanking({}, (), *[np.empty(0)] * 3)
+        return {}
 
 
 def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
@@ -159,11 +147,11 @@ def chat_payload(
     numbers: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
-    profile, saved, dialogues = run.profile, saved_ranking(run), records["dialogues"]
+    profile, saved, dialogues = run.profile, saved_by_04b(run), records["dialogues"]
     words = {
         name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
     }
-    if saved.rows and retrieval.RERANKED in words:
+    if saved and retrieval.RERANKED in words:
         words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
     kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
@@ -177,19 +165,17 @@ def chat_payload(
 
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
         name, turns = dialogue.dialogue_id, [summary.turn for summary in dialogue.summaries]
-        top: dict[int, dict[str, list[float]]] = {}
+        top: dict[int, list[list[Any]]] = {}
         for c in sorted(tops.get(name, ()), key=lambda c: c.rank):
-            top.setdefault(c.turn, {})[c.meme_id] = [c.alpha, c.delta, c.beta, c.gamma]
+            parts = (round(float(x), 4) for x in (c.alpha, c.delta, c.beta, c.gamma))
+            top.setdefault(c.turn, []).append([c.meme_id, *parts, grade(name, c.turn, c.meme_id)])
         sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
         for p in placed.get(name, ()):
             sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
-        rows = {turn: saved.rows[key] for turn in turns if (key := f"{name}/{turn}") in saved.rows}
-        for turn, row in rows.items():
-            top[turn] = best_at_some_weight(saved, row, profile) | top.get(turn, {})
+        known = {turn: saved[key] for turn in turns if (key := f"{name}/{turn}") in saved}
         if landing.POPULAR in words:
-            popular = {t: saved.popular[row] for t, row in rows.items()}
-            ids = {t: saved.meme_ids[meme] for t, meme in popular.items() if meme >= 0}
-            sent[landing.POPULAR] = {t: [meme, grade(name, t, meme), ""] for t, meme in ids.items()}
+            popular = {turn: meme for turn, (meme, _) in known.items() if meme}
+            sent[landing.POPULAR] = {t: [meme, grade(name, t, meme), ""] for t, meme in popular.items()}
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))
@@ -204,14 +190,8 @@ def chat_payload(
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
             "half": halves[name],
-            "promise": {turn: np.round(saved.promises[:, row], 3).tolist() for turn, row in rows.items()},
-            "top": {
-                turn: [
-                    [m, *(round(float(x), 4) for x in parts), grade(name, turn, m)]
-                    for m, parts in found.items()
-                ]
-                for turn, found in top.items()
-            },
+            "promise": {turn: promise for turn, (_, promise) in known.items()},
+            "top": top,
             "placed": sent,
             "marks": marked,
         }
@@ -228,14 +208,6 @@ def chat_payload(
         "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
-
-
-def best_at_some_weight(saved: SavedRanking, row: int, profile: Profile) -> dict[str, list[float]]:
-    """The memes of a turn that are best under some weight of S-, with their four terms."""
-    w, x = np.array(profile.retrieval.weights), saved.terms[:, row].astype(float)  # [4], [4, memes]
-    others = w[0] * x[0] + w[2] * x[2] + w[3] * x[3]
-    best = np.unique((others + WEIGHTS_OF_DELTA[:, None] * x[1]).argmax(axis=1))
-    return {saved.meme_ids[m]: x[:, m].tolist() for m in best}
 
 
 def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -1,7 +1,6 @@
 """The page of a run: what it holds, that it is inert, and what a reader does with it in a browser."""
 
 import json
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,13 +8,10 @@ from pathlib import Path
 import browser
 import made_page
 import numpy as np
-import page_pictures
 import pytest
 from made_page import HOSTILE, SENT
-from PIL import Image
 
 from memecmd_utils import page as page_of_run
-from memecmd_utils import settings
 from memecmd_utils.files import paths
 
 EXAMPLE = paths.reports / "example" / "index.html"
@@ -94,17 +90,6 @@ def test_the_page_stands_alone_and_escapes_what_comes_from_outside(path: Path) -
     assert "&lt;script&gt;window.hacked" in text
 
 
-def test_best_memes_under_every_weight_of_s_minus_by_hand() -> None:
-    """T = (alpha + w delta + beta + gamma), so m0 is the best for w = 1, m1 for w = 0, and m2 for none."""
-    terms = np.array([[[0.5, 0.6, 0.1]], [[0.0, -0.3, -0.3]], [[0.1, 0.1, 0.1]], [[0.0, 0.0, 0.0]]])
-    saved = page_of_run.SavedRanking(
-        {"a/2": 0}, ["m0", "m1", "m2"], terms, np.zeros((1, 3)), np.zeros((2, 1))
-    )
-    profile = settings.Profile(name="made-up", retrieval={"weights": [1, 1, 1, 1]})
-    found = page_of_run.best_at_some_weight(saved, 0, profile)
-    assert found == {"m0": [0.5, 0.0, 0.1, 0.0], "m1": [0.6, -0.3, 0.1, 0.0]}
-
-
 def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(page_of_run, "DIALOGUES", 2)
     monkeypatch.setattr(page_of_run, "LIBRARY", 0)
@@ -150,6 +135,26 @@ def test_the_gate_by_hand_and_under_moved_sliders(driver) -> None:
     assert turns_with_memes(driver) == [5, 6] and "2 memes" in one(driver, "#rate").text
     move(driver, "penalty", 4)
     assert turns_with_memes(driver) == [5], "the second is held back by the rise"
+
+
+@pytest.mark.parametrize(("std", "theta0", "penalty"), [(1.0, 0.25, 0.2), (5.0, 0.05, 0.0), (0.02, 3.0, 1.0)])
+def test_sliders_reach_as_far_as_the_scores_in_usable_steps(opened, tmp_path, std, theta0, penalty) -> None:
+    """Best scores are -0.05 to 0.31 as they are (`raw`), within 0.07, or 18 apart."""
+    gate = {**made_page.GATE, "score_std": std, "theta0": theta0, "penalty": penalty}
+    opened.get(made_page.write(tmp_path, gate).as_uri())
+    choose_strategy(opened, "yours")
+    slider = one(opened, "#theta0")
+    low, high, step = (float(slider.get_attribute(name)) for name in ("min", "max", "step"))
+    scores = [score / std for score in made_page.SCORES.values()]
+    assert low < min(*scores, theta0) and max(*scores, theta0) < high < low + 2 * (
+        max(scores) - min(scores) + 1
+    )
+    assert 30 < (high - low) / step < 1000
+    move(opened, "penalty", 0)
+    for wanted in (2, 5):  # between the scores, so that two and five memes are sent
+        move(opened, "theta0", float(np.mean(sorted(scores)[-wanted - 1 : len(scores) - wanted + 1])))
+        assert len(turns_with_memes(opened)) == wanted
+    assert browser.errors(opened) == []
 
 
 def test_the_game_hides_who_is_random_until_the_guess(driver) -> None:
@@ -236,11 +241,3 @@ def test_the_example_s_page_shows_what_was_placed(example) -> None:
             assert shown == one(example, f"#meme-{ids.index(meme)} img").get_attribute("src")
     assert browser.errors(example) == [] and browser.asked_elsewhere(example) == []
     assert browser.on_a_phone(example, EXAMPLE.as_uri()) == 0
-
-
-def test_pictures_of_the_page_for_the_readme(tmp_path, path) -> None:
-    """Of the example where there is its page; MEMECMD_PICTURES names a folder that keeps them."""
-    taken = page_pictures.take(path, Path(os.environ.get("MEMECMD_PICTURES") or tmp_path))
-    for made, (name, size) in zip(taken, (page_pictures.STILL, page_pictures.MOVING), strict=True):
-        with Image.open(made) as picture:
-            assert (made.name, picture.size) == (name, size)

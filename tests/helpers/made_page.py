@@ -100,7 +100,7 @@ def truth_of(dialogues: list[schemas.Dialogue]) -> GroundTruth:
     return GroundTruth(marks, given)
 
 
-def run(folder: Path, found: Records | None = None) -> Run:
+def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE) -> Run:
     """A run in `folder` whose stages before 06 have written the records."""
     found = found or records()
     changed = {"retrieval": {"strategies": STRATEGIES, "top_k": 2}, "dialogue": {"n_turns": TURNS}}
@@ -114,7 +114,7 @@ def run(folder: Path, found: Records | None = None) -> Run:
     dialogues, placements = found[schemas.Dialogue], found[schemas.Placement]
     truth, cases = truth_of(dialogues), tables.case_dialogues(placements, dialogues, profile)
     judged = found[schemas.Rating], found[schemas.Consistency]
-    made.save_json("gates.json", {"a": GATE, "b": GATE})
+    made.save_json("gates.json", {"a": gate, "b": gate})
     made.save_json("ground_truth.json", {"agreement": [], "retrieval": []})
     quoted = {
         "meme_use": tables.meme_use(placements, dialogues),
@@ -135,8 +135,8 @@ def run(folder: Path, found: Records | None = None) -> Run:
     return made
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, gate: dict[str, Any] = GATE) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
-    made = run(folder)
+    made = run(folder, gate=gate)
     with mock.patch.object(grades, "truth_of_run", lambda profile, dialogues, memes: truth_of(dialogues)):
         return page.write_page(made, report.write_numbers(made))
