@@ -134,57 +134,14 @@ class Filters(Setting):
     """Characters that were read from the image: above it are pages of text."""
 
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class TemplateRule(Setting):
-    """Which ImgFlip575K records enter CM50 (2501.13851, Section 3.1 names the steps, not the thresholds).
-
-    The thresholds are those that the published validation set supports: see `filter`.
-    """
-
-    min_text_chars: int = Field(1, ge=0)
-    """Characters of all captions together, without surrounding blanks."""
-    min_text_words: int = Field(0, ge=0)
-    min_votes: int = Field(6, ge=0)
-    min_views: int = Field(0, ge=0)
-    title_differs: Literal["exact", "ignored"] = "exact"
-    """exact: the title is not the template's file name with blanks for hyphens, letter for letter."""
-    titles_unique_in: Literal["nothing", "template", "all"] = "nothing"
-    """Of memes with the same title, only the first in the source is kept."""
-    min_memes: int = Field(150, ge=1)
-    """Memes that a template must keep."""
-    n_templates: int = Field(50, ge=1)
-    """Templates with most memes that are kept."""
-    validation_share: float = Field(1350 / 33173, gt=0, lt=1)
-    """Memes that are drawn for validation, by seed within each template."""
-
-
 class TemplateAnnotation(Setting):
     """How template memes are annotated (2501.13851, Section 3 and Appendix A)."""
 
-    prompt: str = "gpt4o"
-    """Name of the captioning prompt: see `template_prompts`. Empty: only literary devices are asked for."""
-    devices_prompt: str = "three_step_12"
-    """Name of the literary-device prompt. Empty: the devices are those that the captioning prompt gives."""
     context: bool = True
     """Whether the template's "about" text is given."""
     sample: int | None = Field(200, ge=1)
     """Memes to annotate, drawn by seed and template, by a model that sees among those with a picture; None:
     all, which costs what `make templates` says."""
-    evaluate: list[str] = Field([])
-    """Prompts that are asked about memes of MemeCap and FigMemes, to fill Tables 9 to 11."""
-    max_tokens: int = Field(1500, ge=64)
-    """Longest reply; the paper's code allows 4000."""
-    temperature: float | None = Field(None, ge=0)
-    """None: the endpoint's own, as in the paper's code."""
-
-
-class TemplateMatching(Setting):
-    """How instances of templates are found (2501.13851, Section 3.3.1)."""
-
-    clip: str = "openai/clip-vit-large-patch14-336"
-    """Name or folder of the CLIP that embeds images and texts; the limits belong to ViT-L/14."""
 
 
 class MtrclipSettings(Setting):
@@ -195,8 +152,9 @@ class MtrclipSettings(Setting):
     fetch: int = Field(0, ge=0)
     """Images that a run fetches at most, one a second."""
     tune: bool = False
-    """Whether CLIP is fine-tuned: a GPU for hours at full size."""
+    """Whether CLIP is fine-tuned: a GPU for an hour at full size."""
     model: str = "openai/clip-vit-large-patch14-336"
+    """The CLIP that is tuned, and that matches memes with templates, whose limits are made for ViT-L/14."""
     baselines: Annotated[list[str], Once] = [
         "kakaobrain/align-base",
         "openai/clip-vit-base-patch32",
@@ -206,22 +164,12 @@ class MtrclipSettings(Setting):
     text: Literal["meme_caption", "image_caption", "embedded_text", "title"] = "meme_caption"
     batch_size: int = Field(2048, ge=2)
     """Pairs that stand against each other in the loss."""
-    mini_batch_size: int = Field(8, ge=1)
-    """Pairs that are in memory at a time: 8 take about 14 GB with ViT-L/14 at 336 pixels, 32 about 32 GB."""
-    augment: bool = True
-    """Training images are cut at random to 80-100 % of their area, as in the paper's code."""
-    workers: int = Field(0, ge=0)
-    """Processes that decode images ahead; each holds a whole batch of pixels."""
+    mini_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Pairs that the towers see at a time; auto: as many as the card's free memory takes, 8 on a CPU."""
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Processes that decode pictures ahead; auto: by cores and shared memory, none on a CPU."""
     epochs: int = Field(20, ge=1)
-    warmup_epochs: float = Field(1.0, ge=0)
     learning_rate: float = Field(1e-5, gt=0)
-    edge_learning_rate: float = Field(1e-6, gt=0)
-    """Where the cosine schedule starts and ends."""
-    weight_decay: float = Field(0.1, ge=0)
-    betas: tuple[Beta, Beta] = (0.9, 0.98)
-    epsilon: float = Field(1e-8, gt=0)
-    selection: Literal["validation", "paper"] = "validation"
-    """Which R@1 picks the epoch: the validation set's, or the test set's as the paper's code does."""
 
 
 class AnnotationMetrics(Setting):
@@ -357,9 +305,7 @@ class Cm50Settings(Setting):
     figmemes: str | None = None
     figmemes_labels: str | None = None
     """The labels of FigMemes, which its makers give out through a form."""
-    rule: TemplateRule = Field({}, validate_default=True)
     annotation: TemplateAnnotation = Field({}, validate_default=True)
-    matching: TemplateMatching = Field({}, validate_default=True)
     metrics: AnnotationMetrics = Field({}, validate_default=True)
 
 
@@ -591,6 +537,7 @@ KINDS = ("float", "int", "str", "literal['auto']")
 EXECUTION_KEYS = {
     "concurrency", "max_usd", "max_calls", "engine", "scheduler",
     "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "key_env",
+    "workers", "mini_batch_size",
 }  # fmt: skip
 """Settings that do not change what a run makes: with a raised cap or more patience the same run goes on."""
 

@@ -58,7 +58,7 @@ class Fake:
 
 
 def test_what_is_missing_is_computed_once_and_a_replay_equals_computing(tmp_path: Path) -> None:
-    fake = Fake()
+    fake, asking = Fake(), Fake("问：")
     mine = RecordedEmbedder(fake, [tmp_path], tmp_path)
     first = mine.encode(["一", "二二", "一"], "query")
     mine.encode(["二二", "三"], "query")
@@ -67,16 +67,10 @@ def test_what_is_missing_is_computed_once_and_a_replay_equals_computing(tmp_path
     assert first.dtype == np.float32 and np.linalg.norm(first, axis=1) == pytest.approx(1, abs=1e-6)
     silent = RecordedEmbedder(Fake(), [tmp_path], compute=False)
     assert np.array_equal(silent.encode(["一", "二二", "一"], "query"), first) and not silent.embedder.asked
-
-
-def test_an_instruction_makes_other_queries_and_the_same_documents(tmp_path: Path) -> None:
-    assert len({text_key("一", "query"), text_key("一", "query", ""), text_key("一", "query", "问：")}) == 3
-    assert text_key("问：一", "query") != text_key("一", "query", "问：")
-    asking = Fake("问：")
-    for fake in (Fake(), asking):
-        for side in ("query", "document"):
-            RecordedEmbedder(fake, [tmp_path], tmp_path).encode(["一"], side)
-    assert asking.asked == [("一", "query")]
+    for side in ("query", "document"):
+        RecordedEmbedder(asking, [tmp_path], tmp_path).encode(["一"], side)
+    assert asking.asked == [("一", "query")], "an instruction makes other queries and the same documents"
+    assert text_key("问：一", "query") != text_key("一", "query", "问：") != text_key("一", "query", "")
 
 
 TEXTS = ["空调坏了，热得睡不着", "热死了，冷气机又罢工", "周末去爬香山看红叶", "一" * 60]
@@ -160,18 +154,15 @@ def folder(path: Path, weights: bytes = b"weights") -> Path:
 def test_a_folder_counts_by_what_makes_its_vectors(tmp_path: Path, monkeypatch) -> None:
     digest = embedders.folder_digest(folder(tmp_path / "a"))
     assert len(digest) == 12 and digest == embedders.folder_digest(folder(tmp_path / "elsewhere"))
-    assert digest != embedders.folder_digest(folder(tmp_path / "b", b"weightz"))
     (tmp_path / "a" / "README.md").write_text("words", encoding="utf-8")
     (tmp_path / "a" / ".cache").mkdir()
     (tmp_path / "a" / ".cache" / "x.json").write_text("1", encoding="utf-8")
     assert digest == embedders.folder_digest(tmp_path / "a"), "neither makes a vector"
     for name, value in (("WHOLE_UP_TO", 1000), ("SAMPLE", 10), ("SAMPLES", 5)):
         monkeypatch.setattr(embedders, name, value)
-    contents = [bytearray(5000) for _ in range(4)]
-    for place, content in zip((0, 4999, 2495), contents, strict=False):
-        content[place] = 1
-    found = {embedders.folder_digest(folder(tmp_path / str(n), bytes(c))) for n, c in enumerate(contents)}
-    assert len(found) == 4, "large files count by samples from end to end"
+    contents = [bytes(5000), *(bytes(n) + b"1" + bytes(4999 - n) for n in (0, 2495, 4999))]
+    digests = {embedders.folder_digest(folder(tmp_path / str(n), c)) for n, c in enumerate(contents)}
+    assert len(digests) == 4, "large files count by samples from end to end"
 
 
 class MadeUp:
@@ -193,44 +184,30 @@ class MadeUp:
         return [[100 * len(text), 1.0] for text in texts]
 
 
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch):
-    """Put a made-up sentence-transformers in place of the real one; nothing is downloaded."""
-    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
-
-    def installed(model: type) -> None:
-        monkeypatch.setattr(model, "asked", [])
-        monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=model))
-
-    return installed
-
-
 def record(where: Path, name: str) -> None:
     RecordedVectors(name, [], where).rows(["k"], ["k"], lambda part: np.ones((len(part), 2)))
 
 
-def test_an_instruction_takes_the_place_of_the_models_own_prompt(install) -> None:
-    install(MadeUp)
+def test_a_name_stands_for_one_version_and_a_prompt_for_queries(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=MadeUp))
     plain = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
     assert plain.name == f"{NAME}-float32" and MadeUp.asked == [], "nothing is loaded for a name"
     instructed = SentenceTransformerEmbedder(f"org/name@{COMMIT}", query_instruction="Q: x")
     for embedder, query in ((plain, 30), (instructed, 50)):
         assert embedder.encode(["一"], "query").tolist() == [[query, 1]]
         assert embedder.encode(["一"], "document").tolist() == [[100, 1]], "queries only"
-    assert MadeUp.asked[0][1] == {
-        "revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "float32"},
-    }  # fmt: skip
+    options = {"revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "float32"}}
+    assert MadeUp.asked[0][1] == options
 
+    def named() -> SentenceTransformerEmbedder:
+        return SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
 
-def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
-    install, monkeypatch, tmp_path: Path
-) -> None:
-    install(MadeUp)
     with pytest.raises(ModelMissing, match="does not say its revision: name it as NAME@COMMIT"):
-        _ = SentenceTransformerEmbedder("org/name").name
+        _ = named().name
     record(tmp_path, f"{NAME}-float32")
     record(tmp_path, "org/name2@1-float32")
-    embedder = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
+    embedder = named()
     assert embedder.name == f"{NAME}-float32"
     monkeypatch.setattr(embedders, "hub_commit", lambda model: "d" * 40)  # as loading downloads it
     with pytest.raises(ModelMissing, match=rf"{NAME}-float32 are recorded, but org/name@d{{12}}-float32"):
@@ -238,7 +215,7 @@ def test_recorded_vectors_tell_the_revision_and_are_not_mixed_with_others(
     monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
     record(tmp_path, "org/name@another-float32")
     with pytest.raises(ModelMissing, match=r"several versions of org/name .*NAME@COMMIT"):
-        _ = SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path]).name
+        _ = named().name
 
 
 # --- pictures ----------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
-"""Meme-text retrieval: ranks by hand and by brute force, Tables 2 to 4, and what is said where data lack."""
+"""Meme-text retrieval: ranks by hand and by brute force, Tables 2 to 4, and what is said where data lack.
+
+Also what a tuning plans with: its learning rates, and the processes and mini-batches that follow the machine.
+"""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import appendix
 import numpy as np
-import pandas as pd
 import pytest
 
 from memecmd_utils.embedders import ModelMissing
@@ -92,8 +96,7 @@ def test_tables_hold_each_model_beside_its_own_row(run: Run, tmp_path: Path) -> 
     settings = MtrclipSettings(
         baselines=["kakaobrain/align-base", "own/clip", str(tmp_path / "tiny")], model=L14
     )
-    tuned = tuning.Tuned(pd.DataFrame(), 3, tmp_path / "weights")
-    models = recall.models_of(settings, tuned)
+    models = recall.models_of(settings, tmp_path / "weights")
     assert list(models.values()) == ["ALIGN-base", "clip", "tiny", "CLIP-ViT-L/14@336px", "Fine-tuned CLIP"]
     measured = recall.measure(run, models, lambda _: ITEMS)
     two = recall.paper_table(2, measured).set_index(["model", "direction"])
@@ -113,21 +116,47 @@ def test_tables_hold_each_model_beside_its_own_row(run: Run, tmp_path: Path) -> 
     assert len(shown) == 8 and shown["R@1 paper"][0] == 0.68 and shown["R@1 here"].str.contains("–|\\[").all()
 
 
-def test_what_is_not_here_is_a_note(run: Run, capsys) -> None:
+def test_what_is_not_here_is_a_note(run: Run) -> None:
     def items(_: Run) -> list[RetrievalItem]:
         raise recall.DataSetError("no pictures")
 
     [note] = recall.measure(run, {"x": "x"}, items)["note"]
     assert note == "not computed here: no pictures"
-    assert recall.tune(run) is None and "mtrclip.tune is off" in capsys.readouterr().out
 
 
 def test_the_learning_rate_climbs_and_falls_as_in_the_paper() -> None:
-    settings = MtrclipSettings(epochs=20, warmup_epochs=1)
-    rates = tuning.learning_rates(settings, 15)
+    rates = appendix.load("08b_clip_with_data").learning_rates(20, 15, 1e-5)
     assert len(rates) == 300 and rates[0] == 1e-6 and rates[15] == 1e-5 and rates[-1] == pytest.approx(1e-6)
     assert rates[157] == pytest.approx((1e-5 + 1e-6) / 2, rel=0.01) and max(rates) == 1e-5
 
 
-def test_recall_at_1_counts_a_tie_as_a_miss() -> None:
-    assert tuning.recall_at_1(np.array([[1.0, 0, 0], [0, 1, 1], [0, 2, 1]])) == pytest.approx(1 / 3)
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (tuning.Machine(None, 1 << 60, 16), (0, 8)),  # a CPU
+        (tuning.Machine(139 << 30, 64 << 30, 16), (8, 128)),  # H200
+        (tuning.Machine(78 << 30, 64 << 30, 16), (8, 64)),  # H100
+        (
+            tuning.Machine(78 << 30, 64 << 20, 16),
+            (0, 64),
+        ),  # the same in a container with little shared memory
+        (tuning.Machine(78 << 30, 12 << 30, 16), (3, 64)),
+        (tuning.Machine(23 << 30, 64 << 30, 4), (3, 16)),
+        (tuning.Machine(8 << 30, 64 << 30, 2), (1, 1)),
+    ],
+)
+def test_what_is_read_and_computed_at_a_time_follows_the_machine(machine, expected) -> None:
+    # ViT-L/14 at 336 pixels, 428 million parameters: the model that was measured.
+    vision = SimpleNamespace(image_size=336, patch_size=14, hidden_size=1024, num_hidden_layers=24)
+    config = SimpleNamespace(
+        vision_config=vision, text_config=SimpleNamespace(hidden_size=768, num_hidden_layers=12)
+    )
+    whole = SimpleNamespace(numel=lambda: 427_944_193)
+
+    class Model(list):
+        max_seq_length, parameters = 77, staticmethod(lambda: [whole])
+
+    model = Model([SimpleNamespace(auto_model=SimpleNamespace(config=config))])
+    assert tuning.workload(model, MtrclipSettings(), 2048, machine) == expected
+    by_hand = MtrclipSettings(workers=5, mini_batch_size=7)
+    assert tuning.workload(model, by_hand, 2048, machine) == (5, 7)

@@ -1,10 +1,15 @@
-"""CM50: its data sets, the filter and the evidence for it, prompts, annotation, matching and metrics."""
+"""CM50: data sets are read as released and nothing about who made a meme; the filter by hand, step by step;
+prompts say what their rows say; replies that cannot be used are told why; and the method of appendix 07b.
+"""
 
 import asyncio
 import json
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import appendix
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,20 +34,12 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.recordings import normalise
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
-from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError, TemplateAnnotation, TemplateRule
-from memecmd_utils.template_memes import (
-    annotation,
-    data_sets,
-    filter,
-    lesson,
-    matching,
-    metrics,
-    prompts,
-    tables,
-)
+from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError
+from memecmd_utils.template_memes import data_sets, filter, prompts, readings
+from memecmd_utils.template_memes.filter import TemplateRule
 
+METHOD = appendix.load("07b_templates_with_data")
 CORPORA = paths.root.parent / "shared" / "corpora"
 MEME = TemplateMeme(
     meme_id="a1", template="Sad-Kettle", url="https://i.imgflip.com/a1.jpg", captions=["so >>> hot", " "],
@@ -60,10 +57,6 @@ def table_of(records: dict[str, list[dict]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=data_sets.COLUMNS)
 
 
-def run_of(folder: Path, **groups: object) -> Run:
-    return Run("p", Profile(name="p", **groups), folder / "data", folder / "reports")
-
-
 def reading(meme_id: str = "a1", **fields: object) -> MemeReading:
     return MemeReading(meme_id=meme_id, source="model sim@1", **fields)
 
@@ -78,44 +71,29 @@ def test_imgflip_is_read_as_released_and_nobody_who_made_a_meme(tmp_path: Path) 
     assert "nobody-in-particular" not in table.to_string()
     first = table[table["template"] == "Sad-Kettle"].iloc[0]
     assert (first["meme_id"], first["position"], len(first["captions"])) == ("sa00000", 0, 2)
+    bad = [{"url": None}, {"url": "https://imgflip.com/"}, {"metadata": {"views": "2K", "img-votes": "1"}}]
+    broken = [record("Sad-Kettle", n) | change for n, change in enumerate([{}, *bad])]
+    (checkout / "dataset" / "memes" / "Sad-Kettle.json").write_text(json.dumps(broken), encoding="utf-8")
+    assert len(data_sets.read_records(checkout, left_out)) == 39 - 9 + 1
+    assert left_out[0].startswith("Sad-Kettle.json: 3 records cannot be read, the first is record 2")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"url": None}, {"url": "https://imgflip.com/"}, {"boxes": "no list"},
-     {"metadata": {"views": "2K", "img-votes": "1"}}, {"metadata": {"views": "1", "img-votes": None}}],
-)  # fmt: skip
-def test_a_record_that_cannot_be_read_is_counted(tmp_path: Path, change: dict) -> None:
-    place, left_out = tmp_path / "memes", []
-    place.mkdir()
-    text = json.dumps([record("Sad-Kettle", 0), record("Sad-Kettle", 1) | change])
-    (place / "Sad-Kettle.json").write_text(text, encoding="utf-8")
-    assert len(data_sets.read_records(tmp_path, left_out)) == 1
-    assert left_out[0].startswith("Sad-Kettle.json: 1 records cannot be read, the first is record 2")
-
-
-def test_cm50_is_read_with_its_readings_and_templates(tmp_path: Path) -> None:
-    folder = write_cm50(
-        tmp_path, [("Sad-Kettle", record("Sad-Kettle", 1)), ("Tall-Goat", record("Tall-Goat", 2))]
-    )
+def test_other_data_sets_are_read(tmp_path: Path, capsys) -> None:
+    folder = write_cm50(tmp_path, [(t, record(t, n)) for n, t in enumerate(("Sad-Kettle", "Tall-Goat"), 1)])
     both = [annotated("Sad-Kettle", record("Sad-Kettle", n)) for n in (1, 3)]
     (folder / "training_set.json").write_text(json.dumps([*both, {"type": "x"}]), encoding="utf-8")
     left_out: list[str] = []
-    memes, readings, about, blank = data_sets.read_cm50(folder, left_out)
+    memes, published, about, blank = data_sets.read_cm50(folder, left_out)
     assert {m.meme_id: m.split for m in memes} == {
         "sa00001": "validation", "sa00003": "train", "ta00002": "validation",
     }  # fmt: skip
-    assert {r.source for r in readings} == {"gpt-4o@cm50"} and readings[0].emotion == "joy"
+    assert {r.source for r in published} == {"gpt-4o@cm50"} and published[0].emotion == "joy"
     assert about["Sad-Kettle"] == "What Sad-Kettle means." and blank["Sad-Kettle"].is_file()
     assert left_out[0].startswith("training_set.json: 1 records cannot be read")
     with pytest.raises(data_sets.DataSetError, match="50_template_info"):
         data_sets.read_cm50(tmp_path / "nothing", [])
 
-
-def test_memecap_and_figmemes_are_read(tmp_path: Path, capsys) -> None:
-    (tmp_path / "memes-test.json").write_text(
-        json.dumps([memecap_row("a"), {"title": "x"}]), encoding="utf-8"
-    )
+    (tmp_path / "memes-test.json").write_text(json.dumps([memecap_row("a"), {"title": "x"}]))
     [meme] = data_sets.read_memecap(tmp_path)
     assert meme.meme_captions == ["a is tired.", "a wants the weekend."] and meme.image == "memes_a.png"
     assert "1 records cannot be read" in capsys.readouterr().out
@@ -186,12 +164,13 @@ def test_steps_of_the_filter_by_hand() -> None:
 
 def test_title_and_unique_titles() -> None:
     rows = [record("Dont-Feed-Dave", n, title=t) for n, t in enumerate(("Dont Feed Dave", "x", "x"))]
-    measured = filter.measure(table_of({"Dont-Feed-Dave": rows}))
-    for way, passes in (("exact", 2), ("ignored", 3)):
-        rule = TemplateRule(title_differs=way)
-        assert filter.passing(measured, rule).sum() == passes
-    rule = TemplateRule(titles_unique_in="template")
-    assert filter.passing(measured, rule).tolist() == [False, True, False]
+    measured = filter.with_lengths(table_of({"Dont-Feed-Dave": rows}))
+    for change, passes in (
+        ({"title_differs": "exact"}, [False, True, True]),
+        ({"title_differs": "ignored"}, [True, True, True]),
+        ({"titles_unique_in": "template"}, [False, True, False]),
+    ):
+        assert filter.passing(measured, TemplateRule(**change)).tolist() == passes
 
 
 def test_the_split_keeps_published_memes_and_does_not_hang_on_order() -> None:
@@ -216,12 +195,11 @@ def test_a_template_without_records_keeps_its_place() -> None:
     assert soup["estimate"] == filter.CM50_MEMES / 2 and 0 < soup["low"] < soup["high"] < filter.CM50_MEMES
 
 
-def test_the_rule_that_made_a_sample_explains_it_best(monkeypatch) -> None:
+def test_the_rule_that_made_a_sample_explains_it_best() -> None:
     table = table_of(world())
     kept = filter.filter_records(table, TemplateRule(min_memes=1)).memes
     sample = kept.sample(frac=0.3, random_state=1)
-    monkeypatch.setattr(filter, "CM50_MEMES", len(kept))
-    found = filter.rule_evidence(table, sample)
+    found = METHOD.rule_evidence(table, sample, METHOD.candidate_rules(), len(kept))
     assert found.iloc[0]["rule"] == "at least 6 votes, title is not the template's name"
     assert found.iloc[0]["left out"] == 0 and found["left out"].max() > 0
     counts = kept["template"].value_counts()
@@ -229,7 +207,7 @@ def test_the_rule_that_made_a_sample_explains_it_best(monkeypatch) -> None:
     expected = counts * len(sample) / len(kept)
     deviance = 2 * (seen * np.log(seen / expected) - (seen - expected)).sum()
     assert found.iloc[0]["deviance"] == pytest.approx(deviance)
-    edges = filter.rule_edges(table, sample, TemplateRule()).set_index("quantity")
+    edges = METHOD.rule_edges(table, sample, TemplateRule(), len(kept)).set_index("quantity")
     assert edges.loc["votes", "smallest"] == 6 and edges.loc["votes", "chance"] < 1e-6
     assert edges.loc["boxes", "below"] == 0
 
@@ -240,21 +218,29 @@ def test_the_shipped_counts_are_those_of_the_data_sets() -> None:
     records = data_sets.read_records(CORPORA / "imgflip575k", [])
     cm50 = data_sets.read_cm50(CORPORA / "cm50", [])
     sample = data_sets.Data({}, records, *cm50, []).published("validation")
-    rule, shipped = TemplateRule(), lesson.derived_counts()
-    edges = filter.rule_edges(records, sample, rule).set_index("quantity").loc[shipped.edges["quantity"]]
-    assert edges["smallest"].tolist() == shipped.edges["smallest"].tolist()
-    assert edges["below"].tolist() == shipped.edges["below"].tolist()
+    rule, shipped = (
+        TemplateRule(),
+        {
+            name: pd.read_csv(paths.data / "paper" / f"cm50_{name}.csv")
+            for name in ("templates", "votes", "edges")
+        },
+    )
+    edges = METHOD.rule_edges(records, sample, rule).set_index("quantity").loc[shipped["edges"]["quantity"]]
+    assert edges["smallest"].tolist() == shipped["edges"]["smallest"].tolist()
+    assert edges["below"].tolist() == shipped["edges"]["below"].tolist()
     done = filter.filter_records(records, rule, sample=sample)
     kept = done.templates.set_index("template")["kept"].astype(float)
-    known = shipped.templates.dropna(subset="kept").set_index("template")
+    known = shipped["templates"].dropna(subset="kept").set_index("template")
     assert (kept[known.index] == known["kept"]).all() and len(known) == 39
     place = done.memes.groupby("template").cumcount() / done.memes["template"].map(kept)
     first = place[done.memes["meme_id"].isin(sample["meme_id"])].groupby(done.memes["template"]).min()
     assert np.allclose(first[known.index], known["first_place"], atol=1e-4)
-    measured = filter.measure(records)
-    passes = filter.passing(measured, rule.model_copy(update={"min_votes": 0}))
+    measured = filter.with_lengths(records)
+    passes = filter.passing(measured, replace(rule, min_votes=0))
     passes &= measured["template"].isin(known.index).to_numpy()
-    assert measured.loc[passes, "votes"].value_counts()[6] == shipped.votes.set_index("votes")["records"][6]
+    assert (
+        measured.loc[passes, "votes"].value_counts()[6] == shipped["votes"].set_index("votes")["records"][6]
+    )
 
 
 # --- prompts and annotation ---------------------------------------------------------------------------
@@ -315,31 +301,27 @@ def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) ->
     Image.new("RGB", (30, 30), "red").save(tmp_path / "a1.png")
     memes = [MEME, MEME.model_copy(update={"meme_id": "b2"})]
 
+    asked = []
+
     def reply(request) -> str:
+        asked.append(request.messages[-1].text)
         if request.subject.startswith("b2") and "three_step" in request.subject:
             return "no"
         return json.dumps(FIVE if "gpt4o" in request.subject else STEPS)
 
-    profile = Profile(name="p")
-    specs = annotation.passes(profile.cm50.annotation)
     chat = Chat(ScriptedBackend(reply), None, "live", 4)
-    first, second = asyncio.run(
-        annotation.annotate(memes, {"Sad-Kettle": ABOUT}, chat, profile, specs, tmp_path)
-    )
+    both = readings.asked_by_default()
+    about = {"Sad-Kettle": ABOUT}
+    first, second = asyncio.run(readings.annotate(memes, about, chat, Profile(name="p"), both, tmp_path))
+    assert len(asked) == 3 + 5 and "it is no JSON object" in asked[-1], "asked again five times in all"
+    chinese = [text for text in [*asked, second.unscored] if re.search("[\u3400-\u9fff]", text)]
+    assert chinese == [], "and told in English what was wrong"
     assert first.prompt == "gpt4o+three_step_12" and first.context and first.emotion == "sadness"
     assert first.literary_devices == ["irony"] and first.image_caption == FIVE["visual elaboration"]
     assert second.prompt.endswith("(text only)") and second.unscored.startswith("three_step_12:")
     assert second.image_caption == ""
-    counts = annotation.reading_counts([first, second]).set_index(["what", "label"])
+    counts = readings.reading_counts([first, second]).set_index(["what", "label"])
     assert counts.loc[("device", "irony"), "share"] == 1 and counts.loc[("unscored", ""), "readings"] == 1
-
-
-@pytest.mark.parametrize(
-    "keys", [{"prompt": "three_step"}, {"devices_prompt": "gpt4o"}, {"prompt": "", "devices_prompt": ""}]
-)
-def test_prompts_in_the_wrong_place_are_refused(keys: dict) -> None:
-    with pytest.raises(ProfileError, match="devices_prompt"):
-        annotation.passes(TemplateAnnotation(**keys))
 
 
 # --- matching -----------------------------------------------------------------------------------------
@@ -366,101 +348,95 @@ ROWS = {
 }  # fmt: skip
 
 
-def matched(monkeypatch, values: float | Exception = 0.25) -> pd.DataFrame:
-    def distances(pairs: list) -> np.ndarray:
-        if isinstance(values, Exception):
-            raise values
-        return np.full(len(pairs), values)
+@pytest.fixture
+def matched(monkeypatch):
+    """Two memes matched with two templates, by made-up vectors and LPIPS."""
 
-    monkeypatch.setattr(matching, "lpips_distances", distances)
-    memes = [
-        matching.Instance("near", Path("near.png"), "says", "title"),
-        matching.Instance("far", Path("far.png"), "else", "else"),
-    ]
-    templates = [matching.Instance(t, Path(f"{t}.png"), f"about {t}") for t in ("cat", "dog")]
-    return matching.match(memes, templates, Encoder(ROWS))
+    def matched(values: float | Exception = 0.25) -> pd.DataFrame:
+        def distances(pairs: list) -> np.ndarray:
+            if isinstance(values, Exception):
+                raise values
+            return np.full(len(pairs), values)
+
+        monkeypatch.setitem(METHOD.match.__globals__, "lpips_distances", distances)
+        memes = [("near", Path("near.png"), "says", "title"), ("far", Path("far.png"), "else", "else")]
+        templates = [(t, Path(f"{t}.png"), f"about {t}", "") for t in ("cat", "dog")]
+        both = (pd.DataFrame(side, columns=METHOD.INSTANCE) for side in (memes, templates))
+        return METHOD.match(*both, Encoder(ROWS))
+
+    return matched
 
 
-def test_the_nearest_template_is_matched_and_checked(monkeypatch, capsys) -> None:
-    done = matched(monkeypatch)
-    pairs = done.set_index(["instance", "variant"])
+def test_the_nearest_template_is_matched_and_checked(matched, capsys) -> None:
+    done = matched()
+    pairs = done.set_index(["instance", "way"])
     both = np.hstack([ROWS["near"], ROWS["says"]]), np.hstack([ROWS["cat"], ROWS["about cat"]])
     assert pairs.loc[("near", "concatenated"), "distance"] == pytest.approx(np.linalg.norm(both[0] - both[1]))
     assert not pairs.loc[("far", "concatenated"), "near"] and not pairs.loc[("far", "concatenated"), "kept"]
     cosine = (normalise(np.array([ROWS["title"]])) @ normalise(np.array([ROWS["dog"]])).T).item()
     row = pairs.loc[("near", "ocr_cosine")]
     assert row["template"] == "dog" and row["distance"] == pytest.approx(cosine) and row["kept"]
-    missing = matched(monkeypatch, ModelMissing("LPIPS is not here"))
-    assert capsys.readouterr().out == "not computed here: LPIPS is not here\n"
-    assert not missing["kept"].any()
-    assert missing["near"].sum() == done["near"].sum()
-
-
-def test_pairs_are_counted_beside_the_papers(tmp_path: Path, monkeypatch) -> None:
-    done, run = matched(monkeypatch), run_of(tmp_path, cm50={"matching": {"clip": "own/clip"}})
-    assert matching.kept_pairs(done)["template"].tolist() == ["cat", "dog"]
-    counts = matching.match_counts(run, done, "memecap")
-    assert counts.loc["pairs of all variants", "pairs"] == 2
+    counts = METHOD.match_counts(done, "memecap", "own/clip")
+    assert counts.loc["pairs of both ways", "pairs"] == 2
     assert counts.loc["confirmed by a look at each", "paper"] == "another model: none"
+    assert METHOD.match_counts(done, "memecap", METHOD.PAPER_CLIP)["paper"].iloc[-1] == 42
+    missing = matched(ModelMissing("LPIPS is not here"))
+    assert capsys.readouterr().out == "not computed here: LPIPS is not here\n"
+    assert not missing["kept"].any() and missing["near"].sum() == done["near"].sum()
+    assert (
+        METHOD.match_counts(missing, "memecap", "x").loc["pairs of both ways", "pairs"] == "not computed here"
+    )
 
 
 # --- metrics and tables -------------------------------------------------------------------------------
 
+CHOSEN = AnnotationMetrics()
+
 
 def test_modes_pair_predictions_and_references_as_the_paper_does() -> None:
     said, refs = [["a", "b"], ["c"]], [["r", "s"], ["t"]]
-    assert metrics.expand("extended", said, refs)[0] == ["a", "a", "b", "b", "c"]
-    assert metrics.expand("concatenated", said, refs)[1] == [["rs"], ["rs"], ["t"]]
-    assert metrics.expand("multi-reference", said, refs)[1] == [["r", "s"], ["r", "s"], ["t"]]
-    assert metrics.expand("fully-concatenated", said, refs) == (["a b", "c"], [["r s"], ["t"]])
-    fake = {name: lambda texts, refs: np.arange(len(texts), dtype=float) for name in metrics.METRICS}
-    assert metrics.score(fake, "BERTScore", "extended", said, refs) == 2
-    assert metrics.score(fake, "BERTScore", "fully-concatenated", [["a"]], [["r"]]) is None
-    with pytest.raises(ModelMissing, match=r"cm50\.metrics\.bertscore"):
-        metrics.score(metrics.all_metrics(AnnotationMetrics()), "BERTScore", "extended", said, refs)
+    assert METHOD.expand("extended", said, refs)[0] == ["a", "a", "b", "b", "c"]
+    assert METHOD.expand("concatenated", said, refs)[1] == [["rs"], ["rs"], ["t"]]
+    assert METHOD.expand("multi-reference", said, refs)[1] == [["r", "s"], ["r", "s"], ["t"]]
+    assert METHOD.expand("fully-concatenated", said, refs) == (["a b", "c"], [["r s"], ["t"]])
+    assert METHOD.score("ChrF", "fully-concatenated", [["a"]], [["r"]], CHOSEN) == ("", "")
+    assert METHOD.score("ROUGE-L", "extended", [["a b"]], [["a b", "c"]], CHOSEN) == ("0.500", "")
+    cell, note = METHOD.score("BERTScore", "extended", said, refs, CHOSEN)
+    assert cell == "not computed here" and "cm50.metrics.bertscore" in note
 
 
 def test_metrics_of_the_field_by_hand() -> None:
-    assert metrics.rouge_l(["the cat sat"], [["the cat", "a dog"]])[0] == pytest.approx(0.8)
-    assert metrics.bleu(["a b c d e"], [["a b c d e"]]) == pytest.approx(1)
-    assert metrics.bleu(["a b"], [["a c"]]) == 0, "no smoothing"
-    assert metrics.chrf(["abc"], [["abc", "x"]]) == pytest.approx(100)
-
-
-def test_macro_f1_both_ways() -> None:
+    assert METHOD.rouge_l(["the cat sat"], [["the cat", "a dog"]])[0] == pytest.approx(0.8)
+    assert METHOD.bleu(["a b c d e"], [["a b c d e"]]) == pytest.approx(1)
+    assert METHOD.bleu(["a b"], [["a c"]]) == 0, "no smoothing"
+    assert METHOD.chrf(["abc"], [["abc", "x"]]) == pytest.approx(100)
     truth = {"1": ["irony"], "2": ["allusion", "irony"]}
-    found = tables.macro_f1({"1": ["sarcasm"], "2": ["irony", "metaphor"]}, truth)
-    assert found["macro-F1 per label"] == f"{1 / 6:.3f}"  # irony 1, all other labels 0
-    assert found["macro-F1 flattened"] == f"{(2 * 2 / (2 * 2 + 2) + 2 * 8 / (2 * 8 + 2)) / 2:.3f}"
+    both = METHOD.macro_f1({"1": ["sarcasm"], "2": ["irony", "metaphor"]}, truth)
+    assert both["macro-F1 per label"] == f"{1 / 6:.3f}"  # irony 1, all other labels 0
+    assert both["macro-F1 flattened"] == f"{(2 * 2 / (2 * 2 + 2) + 2 * 8 / (2 * 8 + 2)) / 2:.3f}"
 
 
-def test_tables_9_to_11_score_readings_by_prompt(tmp_path: Path) -> None:
-    (tmp_path / "memes-test.json").write_text(json.dumps([memecap_row("a")]), encoding="utf-8")
-    labels = tmp_path / "figmemes_annotations.tsv"
-    labels.write_text("img_name\t" + "\t".join(data_sets.FIGMEMES_LABELS) + "\n7.png\t0\t0\t1\t0\t0\t0\n")
-    chosen = metrics.all_metrics(AnnotationMetrics())
-    real = [
-        reading("memes_a", prompt="five_tasks", meme_caption="a wants the weekend."),
-        reading("7", prompt="three_step_12", literary_devices=["irony"]),
-        reading("7", prompt="baseline (text only)", literary_devices=["irony"]),
-    ]
-    found = tables.quality_tables(real, tmp_path, labels, chosen)
-    ten = found[10].set_index(["prompt", "mode"])
+def test_tables_9_to_11_score_readings_by_prompt() -> None:
+    by_prompt = {
+        "five_tasks": [reading("memes_a", meme_caption="a wants the weekend.")],
+        "three_step_12": [reading("7", literary_devices=["irony"])],
+        "baseline (text only)": [reading("7", literary_devices=["irony"])],
+    }
+    references = {"memes_a": ["a is tired.", "a wants the weekend."]}
+    ten = METHOD.table_10(by_prompt, references, CHOSEN).set_index(["prompt", "mode"])
     assert ten.loc[("five_tasks", "multi-reference"), "ROUGE-L"] == "1.000"
     assert ten.loc[("five_tasks", "extended"), "BERTScore"] == "not computed here"
     assert ten.loc[("five_tasks", "extended"), "BLEURT (paper)"] != ""
     assert "names this prompt" in ten.loc[("caption_few_shot", "extended"), "note"]
-    assert found[11].set_index("prompt").loc["three_step_12", "memes"] == 1
-    assert found[9]["memes"].sum() == 0, "a reading without the picture is of another prompt"
-    nothing = tables.quality_tables(real, None, None, chosen)
-    assert "cm50.memecap" in nothing[10]["note"].iloc[-1] and nothing[11]["memes"].sum() == 0
+    nine, eleven = (METHOD.devices_table(number, by_prompt, {"7": ["irony"]}) for number in (9, 11))
+    assert eleven.set_index("prompt").loc["three_step_12", "memes"] == 1
+    assert nine["memes"].sum() == 0, "a reading without the picture is of another prompt"
+    assert "cm50.memecap" in METHOD.table_10(by_prompt, {}, CHOSEN)["note"].iloc[-1]
+    assert METHOD.devices_table(11, by_prompt, {})["memes"].sum() == 0
 
 
-def test_lengths_and_votes() -> None:
-    readings = [
-        reading(str(n), meme_caption="a b c", image_caption="a", embedded_text="x" * n) for n in range(3)
-    ]
-    lengths = tables.text_lengths(readings, "no/such-clip")
+def test_lengths_of_texts() -> None:
+    rows = [reading(str(n), meme_caption="a b c", image_caption="a", embedded_text="x" * n) for n in range(3)]
+    lengths = METHOD.text_lengths(rows, "no/such-clip")
     assert lengths["words"].sum() == 9 + 3 + 2 and lengths["tokens"].isna().all()
     assert Counter(lengths["text"]) == {"meme_caption": 3, "image_caption": 3, "embedded_text": 2}
-    assert tables.votes().loc["GPT-4o, with context", "votes"] == 49

@@ -1,15 +1,23 @@
-"""Appendices 07b and 08b from top to bottom: on made-up data sets, and with nothing given."""
+"""Appendices 07b and 08b from top to bottom, on a made-up world with drawn memes.
+
+Promised: with nothing given each cell says what it needs; with data but no model the filter, its evidence and
+the published readings; with an endpoint own readings that are recorded and replayed; with tiny random weights
+all that an installation of the paper's profile computes, and a strict replay of it without weights.
+"""
 
 import json
-from dataclasses import dataclass
+import re
+import shutil
 from pathlib import Path
 
 import lesson_shape
 import pandas as pd
 import pytest
 import template_world
+import tiny_metrics
+import tiny_models
 from fault_server import FaultServer
-from stage_run import command
+from stage_run import command, link_project
 from template_world import CAPS, HELD_OUT, MEMES, UNPOPULAR
 
 from memecmd_utils import files
@@ -25,8 +33,9 @@ TABLES = {
     "mtrclip_other_models",
 }  # fmt: skip
 OF_RECORDS = {"template_filter", "template_sizes", "template_rules", "template_edges"}
-AUTHOR = "nobody-in-particular"
-N = 6 * MEMES
+AUTHOR, KEY = "nobody-in-particular", "sk-made-up-0123456789abcdef"
+N, SAMPLE = 6 * MEMES, 6
+NOT_COMPUTED = "not computed here"
 
 
 @pytest.fixture(scope="module")
@@ -34,118 +43,153 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return template_world.data_sets(tmp_path_factory.mktemp("made"))
 
 
-def settings(made: dict[str, str], *names: str) -> str:
-    """`SET` for the data sets named."""
-    given = " ".join(f"{name}={made[name]}" for name in names)
-    return f"{given} images={made['images']} min_memes={MEMES} validation_share={HELD_OUT / MEMES}"
+def make_checkout(root: Path, **constants: str) -> Path:
+    """A checkout that shares this one's corpus; its 07b has a rule for few memes, and `constants`."""
+    root.mkdir()
+    link_project(root)
+    (root / "notebooks").unlink()
+    shutil.copytree(paths.notebooks, root / "notebooks")
+    template_world.fit_rule(root, **constants)
+    return root
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout that shares sources and corpus with this one and has data folders of its own."""
-    root = tmp_path / "checkout"
-    (root / "data").mkdir(parents=True)
-    for name in ("notebooks", "memecmd_utils", "pyproject.toml", "CITATION.cff"):
-        (root / name).symlink_to(paths.root / name)
-    for path in (paths.data / name for name in ("example", "profiles", "paper", "template_sources.yaml")):
-        (root / "data" / path.name).symlink_to(path)
-    return root
+    return make_checkout(tmp_path / "checkout")
 
 
-@dataclass
-class Done:
-    """A run of both notebooks: its folders, and what was said."""
+class Outcome:
+    """What `make templates` with these settings left in a checkout."""
 
-    data: Path
-    report: Path
-    said: str
-
-    def texts(self, notebook: str) -> str:
-        """What the cells of an executed notebook show, as text; an error is a failure."""
-        shown = []
-        for cell in lesson_shape.cells(self.report / f"{notebook}.ipynb"):
-            for output in cell.get("outputs", ()):
-                assert output["output_type"] != "error" and output.get("name") != "stderr", output
-                shown.append("".join(output.get("text") or output.get("data", {}).get("text/plain", "")))
-        return "\n".join(shown)
-
-    def tables(self) -> set[str]:
-        return {path.stem for path in (self.report / "tables").glob("*.csv")}
+    def __init__(self, root: Path, settings: str, **more: str) -> None:
+        done = command(root, "reproduce", "--templates", settings=settings, MEMECMD_OFFLINE="1", **more)
+        assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
+        self.report = max((root / "reports").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        self.data, self.said = root / "data" / "processed" / self.report.name, done.stdout
+        self.memes = files.read_parquet(self.data / "template_memes.parquet", TemplateMeme)
+        self.readings = files.read_parquet(self.data / "readings.parquet", MemeReading)
+        self.tables = {path.stem for path in (self.report / "tables").glob("*.csv")}
 
     def table(self, name: str) -> pd.DataFrame:
-        return pd.read_csv(self.report / "tables" / f"{name}.csv")
+        """A table as it was saved, its cells as text."""
+        return pd.read_csv(self.report / "tables" / f"{name}.csv", dtype=str, keep_default_na=False)
 
-    def memes(self) -> list[TemplateMeme]:
-        return files.read_parquet(self.data / "template_memes.parquet", TemplateMeme)
+    def shown(self, notebook: str, code: str = "") -> str:
+        """What the executed cells that hold `code` show as text; an error is a failure."""
+        cells = [c for c in lesson_shape.cells(self.report / f"{notebook}.ipynb") if code in c.source]
+        outputs = [output for cell in cells for output in cell.get("outputs", ())]
+        assert not [output for output in outputs if output.output_type == "error"]
+        return "\n".join("".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs)
 
-    def readings(self) -> list[MemeReading]:
-        return files.read_parquet(self.data / "readings.parquet", MemeReading)
 
-
-def templates(root: Path, settings: str, **more: str) -> Done:
-    """`make templates` with these settings."""
-    done = command(root, "reproduce", "--templates", settings=settings, MEMECMD_OFFLINE="1", **more)
-    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
-    runs = sorted((root / "reports").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    return Done(root / "data" / "processed" / runs[-1].name, runs[-1], done.stdout)
+def data_of(made: dict[str, str], *names: str) -> str:
+    """`SET` for the data sets named."""
+    return " ".join(f"{name}={made[name]}" for name in (*names, "images"))
 
 
 def test_with_nothing_given_each_cell_says_in_a_line_what_it_needs(checkout: Path) -> None:
-    done = templates(checkout, "")
+    done = Outcome(checkout, "")
     assert 'SET="imgflip=FOLDER"' in done.said and 'SET="published=FOLDER"' in done.said
     for name in NOTEBOOKS:
         assert lesson_shape.odd_tables(done.report / f"{name}.ipynb") == []
-        assert "Empty DataFrame" not in done.texts(name) and done.texts(name).count("not computed here") >= 5
-    assert done.memes() == done.readings() == []
+        assert "Empty DataFrame" not in done.shown(name) and done.shown(name).count(NOT_COMPUTED) >= 5
+    assert done.memes == done.readings == []
     assert "nothing to do" in command(checkout, "reproduce", "--templates", MEMECMD_OFFLINE="1").stdout
-
-
-def test_all_data_sets(checkout: Path, made: dict[str, str], tmp_path: Path) -> None:
-    done = templates(checkout, settings(made, "imgflip", "published", "memecap", "figmemes"))
-    kept = files.read_parquet(done.data / "templates.parquet", TemplateMeme)
-    assert len(kept) == N and not {m.meme_id[-2:] for m in kept} & {str(MEMES + n) for n in range(UNPOPULAR)}
-    assert sum(meme.split == "validation" for meme in kept) == N * HELD_OUT // MEMES
-    steps = done.table("template_filter")
-    assert steps["records"].tolist()[-1] == N and steps["step"].tolist()[-1] == "top 50 templates"
-    memes, readings = done.memes(), done.readings()
-    assert len(memes) == len(readings) == N and {r.source for r in readings} == {"gpt-4o@cm50"}
-    assert done.tables() == TABLES
-    drawn = {path.stem for path in (done.report / "figures").glob("*.png")}
-    assert drawn == {"cm50_sizes", "cm50_statistics", "learning_rate"}
-    two, ten = done.table("mtrclip_table_2"), done.table("cm50_table_10")
-    assert two["value"].isna().all() and two["note"].str.startswith("not computed here: ").all()
-    assert set(ten["BERTScore"].dropna()) == {"not computed here"} and ten["memes"].sum() == 0
-    first, second = map(done.texts, NOTEBOOKS)
-    assert f"{CAPS} memes with a picture, 1 without" in first and "a model annotates template memes" in first
-    assert "mtrclip.tune is off" in second
-    written = [path for folder in (done.data, done.report) for path in folder.rglob("*") if path.is_file()]
-    assert len(written) > 40 and not [path for path in written if AUTHOR.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize("given", ["imgflip", "published"])
 def test_one_data_set_alone(checkout: Path, made: dict[str, str], given: str) -> None:
-    done = templates(checkout, settings(made, given))
+    done = Outcome(checkout, data_of(made, given))
     other = "CM50" if given == "imgflip" else "ImgFlip575K"
-    assert f"({other}" in done.texts(NOTEBOOKS[0]) and len(done.memes()) == N
+    assert f"({other}" in done.shown(NOTEBOOKS[0]) and len(done.memes) == N
     if given == "imgflip":
-        assert TABLES - done.tables() == {"template_rules", "template_edges", "cm50_lengths"}
+        assert TABLES - done.tables == {"template_rules", "template_edges", "cm50_lengths"}
     else:
-        assert len(done.readings()) == N and not (done.data / "templates.parquet").exists()
-        assert TABLES - done.tables() == OF_RECORDS
+        assert len(done.readings) == N and not (done.data / "templates.parquet").exists()
+        assert TABLES - done.tables == OF_RECORDS
 
 
-def test_annotation_by_an_endpoint_is_recorded_and_replayed(checkout: Path, made: dict[str, str]) -> None:
-    key, ours = "sk-made-up-0123456789abcdef", settings(made, "imgflip", "published")
+def test_all_data_sets_and_an_annotator_whose_replies_are_recorded(checkout, made: dict[str, str]) -> None:
     with FaultServer(template_world.annotator).running() as endpoint:
         generator = f"{{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY}}"
-        base = f'{ours} llm=openai cm50.annotation.sample=6 models.endpoints.generator="{generator}"'
-        live = templates(checkout, f"{base} mode=auto", MY_KEY=key)
-        own = [r for r in live.readings() if r.source.startswith("model sim")]
-        assert len(own) == 6 and {r.meme_caption for r in own} == {template_world.MEANING}
-        assert {tuple(r.literary_devices) for r in own} == {("irony",)}, "what was not refuted"
-        assert all(r.prompt == "gpt4o+three_step_12 (text only)" and not r.unscored for r in own)
-        assert len(endpoint.bodies) == 12 and all(AUTHOR not in json.dumps(b) for b in endpoint.bodies)
-        assert not [p for p in live.data.rglob("*") if p.is_file() and key.encode() in p.read_bytes()]
-        replayed = templates(checkout, f"{base} mode=recorded")
-        assert replayed.data != live.data and len(endpoint.bodies) == 12, "nothing is asked twice"
-        assert replayed.readings() == live.readings()
+        base = f"{data_of(made, 'imgflip', 'published', 'memecap', 'figmemes')} llm=openai"
+        base += f' cm50.annotation.sample={SAMPLE} models.endpoints.generator="{generator}"'
+        done = Outcome(checkout, f"{base} mode=auto", MY_KEY=KEY)
+        assert len(endpoint.bodies) == 2 * SAMPLE
+        assert all(AUTHOR not in json.dumps(body) for body in endpoint.bodies)
+        again = Outcome(checkout, f"{base} mode=recorded")
+        assert again.data != done.data and len(endpoint.bodies) == 2 * SAMPLE, "nothing is asked twice"
+        assert again.readings == done.readings
+    kept = files.read_parquet(done.data / "templates.parquet", TemplateMeme)
+    assert len(kept) == N and not {m.meme_id[-2:] for m in kept} & {str(MEMES + n) for n in range(UNPOPULAR)}
+    assert sum(meme.split == "validation" for meme in kept) == N * HELD_OUT // MEMES
+    steps = done.table("template_filter")
+    assert steps["records"].iloc[-1] == str(N) and steps["step"].iloc[-1] == "top 50 templates"
+    own = [reading for reading in done.readings if reading.source.startswith("model sim")]
+    assert len(done.memes) == len(done.readings) == N and len(own) == SAMPLE
+    assert {reading.meme_caption for reading in own} == {template_world.MEANING}
+    assert {tuple(reading.literary_devices) for reading in own} == {("irony",)}, "what was not refuted"
+    assert all(r.prompt == "gpt4o+three_step_12 (text only)" and not r.unscored for r in own)
+    drawn = {path.stem for path in (done.report / "figures").glob("*.png")}
+    assert done.tables == TABLES and drawn == {"cm50_sizes", "cm50_statistics", "learning_rate"}
+    assert set(done.table("cm50_table_10")["BERTScore"]) == {"", NOT_COMPUTED}
+    assert done.table("mtrclip_table_2")["note"].str.startswith(f"{NOT_COMPUTED}: ").all()
+    assert f"{CAPS} memes with a picture, 1 without" in done.shown(NOTEBOOKS[0])
+    assert "mtrclip.tune is off" in done.shown(NOTEBOOKS[1])
+    written = [path for folder in (done.data, done.report) for path in folder.rglob("*") if path.is_file()]
+    for secret in (AUTHOR, KEY):
+        assert len(written) > 40 and not [path for path in written if secret.encode() in path.read_bytes()]
+
+
+@pytest.mark.paper
+def test_with_weights_everything_is_computed_and_replayed_without_them(tmp_path: Path, made) -> None:
+    tiny_models.need_paper_extra()
+    asked = ["five_tasks", "three_step_12"]
+    root = make_checkout(tmp_path / "checkout", TRY=repr(asked))
+    models = template_world.models(root / "models")
+    tuning = {
+        "images": made["images"], "model": models["clip"], "tune": True, "epochs": 3,
+        "baselines": [models["baseline"]], "batch_size": 16, "learning_rate": 1e-3,
+    }  # fmt: skip
+    cm50 = {name: made[name] for name in made if name != "images"}
+    cm50 |= {
+        "annotation": {"sample": SAMPLE},
+        "metrics": {"bertscore": models["bert"], "bertscore_layer": 2},
+    }
+    weights = {"OMP_NUM_THREADS": "1", "TORCH_HOME": str(tiny_metrics.alexnet(tmp_path / "torch"))}
+    with FaultServer(template_world.annotator).running() as server:
+        endpoint = json.dumps({"base_url": server.url, "key_env": "MY_KEY", "model": "sim", "vision": True})
+        base = f"cm50='{json.dumps(cm50)}' mtrclip='{json.dumps(tuning)}' llm=openai"
+        base += f" models.endpoints.generator='{endpoint}'"
+        done = Outcome(root, f"{base} mode=auto", MY_KEY=KEY, **weights)
+    matched = done.shown(NOTEBOOKS[0], "match_data_set(name)")
+    assert f"{CAPS} memes with a picture, 1 without" in matched and NOT_COMPUTED not in matched
+    assert "another model: none" in matched, "the paper's number stays away"
+    assert f"{CAPS * len(asked)} readings of memes" in done.shown(NOTEBOOKS[0], "tried = []")
+    ten = done.table("cm50_table_10").query("mode == 'extended'").set_index("prompt")
+    mine = ten.loc["five_tasks"]
+    assert mine["memes"] == str(CAPS) and float(mine["BERTScore"]) and mine["BLEURT (paper)"] != ""
+    assert float(mine["ChrF"]) > 10 and 0 < float(mine["ROUGE-L"]) < 1
+    assert set(ten.drop("five_tasks")["ChrF"]) == {NOT_COMPUTED}
+    eleven = done.table("cm50_table_11").set_index("prompt").loc["three_step_12"]
+    assert eleven["memes"] == str(CAPS) and 0 < float(eleven["macro-F1 per label"]) < 1
+    history = pd.read_csv(done.data / "mtrclip" / "history.csv")
+    assert list(history.epoch) == [0, 1, 2, 3] and history.loss[3] < history.loss[1]
+    assert "best epoch by validation" in done.shown(NOTEBOOKS[1], "tune_clip()")
+    for number in (2, 3, 4):
+        assert set(done.table(f"mtrclip_table_{number}")["value"]) == {""}, "no tiny model fills a row"
+    others = done.table("mtrclip_other_models").set_index("model")
+    assert set(others.index) == {"tiny-align", "tiny-clip", "fine-tuned tiny-clip"}
+
+    (root / "models").rename(root / "gone")
+    again = Outcome(root, f"{base} mode=recorded", **weights | {"TORCH_HOME": str(tmp_path / "empty")})
+    for before, after in ((done.memes, again.memes), (done.readings, again.readings)):
+        assert [r.model_copy(update={"profile": ""}) for r in after] == [
+            r.model_copy(update={"profile": ""}) for r in before
+        ]
+    # CLIP's vectors are recorded, LPIPS is not: pairs stay undecided, and so nobody is asked about them.
+    matched = again.shown(NOTEBOOKS[0], "match_data_set(name)")
+    assert re.search(rf"distance at most 30 +{CAPS}\b", matched) and "LPIPS cannot be loaded" in matched
+    replayed = again.table("mtrclip_other_models").set_index("model")
+    pd.testing.assert_frame_equal(replayed.loc[["tiny-align"]], others.loc[["tiny-align"]])
+    assert NOT_COMPUTED in again.shown(NOTEBOOKS[1], "tune_clip()")

@@ -62,7 +62,7 @@ class Entry(BaseModel):
     captions: list[str] = Field(validation_alias=AliasChoices("boxes", "ocr"))
 
 
-class Said(BaseModel):
+class PublishedReading(BaseModel):
     """What CM50's annotator said of a meme: fields of `MemeReading`."""
 
     template: Text = Field(alias="type")
@@ -107,9 +107,9 @@ def _valid(
 def _entry(raw: Any) -> dict[str, Any]:
     """A record's `meme_id` and fields of `Entry`; those of `metadata` may also lie beside the others."""
     entry = Entry.model_validate({**raw, **raw.get("metadata", {})})
-    if not (found := MEME_ID.search(entry.url)):
+    if not (match := MEME_ID.search(entry.url)):
         raise ValueError(f"no meme is named in the address {entry.url!r}")
-    return {"meme_id": found[1], **dict(entry)}
+    return {"meme_id": match[1], **dict(entry)}
 
 
 def _json(path: Path) -> Any:
@@ -125,10 +125,10 @@ def _json(path: Path) -> Any:
 
 def _one_of(folder: Path, pattern: str) -> Path:
     """The first file of a name below a folder, or the folder if it is such a file."""
-    found = [folder] if folder.is_file() else sorted(folder.rglob(pattern))
-    if not found:
+    paths_named = [folder] if folder.is_file() else sorted(folder.rglob(pattern))
+    if not paths_named:
         raise DataSetError(f"{folder} holds no {pattern}: give the data set as released")
-    return found[0]
+    return paths_named[0]
 
 
 def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
@@ -136,9 +136,9 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
 
     `folder` is the checkout or its folder `dataset`, with `memes/<template>.json` (also `.jsonl`, `.gz`).
     """
-    found = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
+    lists = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
     rows = []
-    for path in tqdm(found, desc="templates", unit="file"):
+    for path in tqdm(lists, desc="templates", unit="file"):
         named = {"template": path.name.partition(".json")[0]}
         entries = _valid(_json(path), _entry, path.name, left_out)
         rows += [{**named, "position": position, **entry} for position, entry in enumerate(entries)]
@@ -161,7 +161,7 @@ def read_cm50(
             for meme, reading in _valid(rows, partial(_published, split), name, left_out):
                 memes[meme.meme_id], readings[meme.meme_id] = meme, reading
     info, images = _json(_one_of(folder, "50_template_info.json")), folder.rglob("templates/img/*")
-    about = {template: said.get("about") or "" for template, said in info.items()}
+    about = {template: entry.get("about") or "" for template, entry in info.items()}
     blank = {path.stem: path for path in sorted(images) if path.stem in about}
     return list(memes.values()), list(readings.values()), about, blank
 
@@ -179,9 +179,9 @@ def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
 
 
 def _published(split: Split, raw: Any) -> tuple[TemplateMeme, MemeReading]:
-    said = Said.model_validate(raw)
-    meme = TemplateMeme(template=said.template, source=CM50, split=split, **_entry(raw))
-    return meme, MemeReading(meme_id=meme.meme_id, source=READER, **said.model_dump())
+    answer = PublishedReading.model_validate(raw)
+    meme = TemplateMeme(template=answer.template, source=CM50, split=split, **_entry(raw))
+    return meme, MemeReading(meme_id=meme.meme_id, source=READER, **answer.model_dump())
 
 
 def read_memecap(place: Path) -> list[OtherMeme]:
@@ -222,17 +222,10 @@ def read_labels(place: Path) -> dict[str, list[str]]:
     return {name: [label for label in FIGMEMES_LABELS if row[label]] for name, row in marks.iterrows()}
 
 
-def memes_of(found: Mapping[str, fetch.LocatedSource], dataset: DataSet) -> list[OtherMeme]:
-    """Memes with a picture of MemeCap's test set, or of FigMemes'; the data set has to be there."""
-    if dataset == "memecap":
-        return [meme for meme in read_memecap(found["memecap"].path) if meme.image]
-    return read_figmemes(found["figmemes"].path, found["figmemes_labels"].path)
-
-
 class Data(NamedTuple):
     """The data sets of a run as notebook 07b uses them; what is missing is empty."""
 
-    found: Mapping[str, fetch.LocatedSource]
+    sources: Mapping[str, fetch.LocatedSource]
     records: pd.DataFrame
     """ImgFlip575K, columns `COLUMNS`."""
     memes: list[TemplateMeme]
@@ -253,8 +246,22 @@ class Data(NamedTuple):
 
     def lacks(self, *names: str) -> str:
         """Which of these data sets are missing, as a sentence; empty where none is."""
-        absent = [f"{name} ({self.found[name].source.title})" for name in names if not self.found[name].path]
+        absent = [
+            f"{name} ({self.sources[name].source.title})" for name in names if not self.sources[name].path
+        ]
         return f"{NOT_COMPUTED} without {' and '.join(absent)}, see the table of data sets" * bool(absent)
+
+    def others(self, dataset: DataSet) -> list[OtherMeme]:
+        """Memes with a picture's name of MemeCap's test set, or of FigMemes'; none where it is not here."""
+        place = self.sources[dataset].path
+        if dataset == "memecap":
+            return [meme for meme in read_memecap(place) if meme.image] if place else []
+        return read_figmemes(place, self.sources["figmemes_labels"].path) if place else []
+
+    def labels(self) -> dict[str, list[str]]:
+        """Literary devices of FigMemes' memes, by the name of the picture without suffix; may be empty."""
+        place = self.sources["figmemes_labels"].path
+        return {Path(name).stem: marks for name, marks in read_labels(place).items()} if place else {}
 
     def joined(self, kept: Iterable[TemplateMeme]) -> list[TemplateMeme]:
         """Memes that CM50 published and those that the rule keeps, each once."""
@@ -311,11 +318,11 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> d
 
 def load_data(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
-    found, left_out = fetch.locate(run.profile, fetch=False), []
-    imgflip, cm50 = found["imgflip"].path, found["cm50"].path
+    sources, left_out = fetch.locate(run.profile, fetch=False), []
+    imgflip, cm50 = sources["imgflip"].path, sources["cm50"].path
     records = read_records(imgflip, left_out) if imgflip else pd.DataFrame(columns=COLUMNS)
     published = read_cm50(cm50, left_out) if cm50 else ([], [], {}, {})
-    return Data(found, records, *published, left_out)
+    return Data(sources, records, *published, left_out)
 
 
 def write_memes(run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReading]) -> None:

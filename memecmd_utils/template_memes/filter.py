@@ -1,31 +1,43 @@
-"""From ImgFlip575K to CM50: the paper's filter as named steps, the split, and the evidence for the rule.
+"""From ImgFlip575K to CM50: the paper's filter as named steps, and the split (2501.13851, Section 3.1).
 
-The paper (2501.13851, Section 3.1) names the steps of its filter, not the thresholds. Memes of the published
-validation set must pass the rule; the sizes of their templates, and how many there are in all, say how much a
-rule may keep.
+The paper names the steps of its filter, not the thresholds. Those here are what CM50's published validation
+memes support; appendix 07b holds the evidence.
 """
 
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, statistics
 from memecmd_utils.schemas import TemplateMeme
-from memecmd_utils.settings import TemplateRule
 from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
 
 CM50_MEMES = 33_173  # memes of CM50 (Section 3.1; the introduction says 33,172)
-FREE = ("each meme once", "text of at least 1 characters")
-"""Conditions that no rule is charged for: Section 3.1 asks for text, and no threshold is fitted."""
-EDGES = {
-    "votes": "min_votes", "views": "min_views", "chars": "min_text_chars", "words": "min_text_words",
-    "shortest": "", "boxes": "",
-}  # fmt: skip
-"""Quantities that may have an edge in the sample, and the threshold of a rule on them."""
+
+
+@dataclass(frozen=True)
+class TemplateRule:
+    """Which records of ImgFlip575K enter CM50; a threshold of 0 asks nothing."""
+
+    min_text_chars: int = 1
+    """Characters of all captions together, without surrounding blanks."""
+    min_text_words: int = 0
+    min_votes: int = 6
+    min_views: int = 0
+    title_differs: Literal["exact", "ignored"] = "exact"
+    """exact: the title is not the template's file name with blanks for hyphens, letter for letter."""
+    titles_unique_in: Literal["nothing", "template", "all"] = "nothing"
+    """Of memes with the same title, only the first in the source is kept."""
+    min_memes: int = 150
+    """Memes that a template must keep (Section 3.1)."""
+    n_templates: int = 50
+    """Templates with most memes that are kept (Section 3.1)."""
+    validation_share: float = 1350 / CM50_MEMES
+    """Memes that are drawn for validation, by seed within each template."""
 
 
 class Filtered(NamedTuple):
@@ -37,7 +49,7 @@ class Filtered(NamedTuple):
     templates: pd.DataFrame
 
 
-def measure(records: pd.DataFrame) -> pd.DataFrame:
+def with_lengths(records: pd.DataFrame) -> pd.DataFrame:
     """Add what rules ask for: lengths of the text, whether the title differs, whether the meme is a repeat.
 
     `chars`, `words`: of all captions; `shortest`: characters of the shortest caption that is not blank (0
@@ -97,7 +109,7 @@ def filter_records(
     part. The order of the input plays no part.
     """
     sample = pd.DataFrame(columns=COLUMNS) if sample is None else sample
-    frame = measure(records)
+    frame = with_lengths(records)
     left, names = np.ones(len(frame), dtype=bool), frame["template"]
     rows = [("records that can be read", len(frame), names.nunique())]
 
@@ -181,85 +193,3 @@ def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[Templat
     memes = [TemplateMeme(source=IMGFLIP, seed=seed, **row) for row in rows]
     files.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
     return memes
-
-
-def candidate_rules() -> list[TemplateRule]:
-    """About thirty rules around the default: votes x title, then each other threshold by itself."""
-    titles = itertools.product((0, 2, 4, 5, 6, 7, 8, 10), ("exact", "ignored"))
-    changes: list[dict[str, object]] = [{"min_votes": n, "title_differs": title} for n, title in titles]
-    grid = {
-        "min_views": (100, 150, 200, 300, 500),
-        "min_text_chars": (2, 5, 8, 10, 15, 20, 30),
-        "min_text_words": (2, 3, 4, 5, 8),
-        "titles_unique_in": ("template", "all"),
-    }
-    changes += [{name: value} for name, values in grid.items() for value in values]
-    return [TemplateRule().model_copy(update=change) for change in changes]
-
-
-def rule_evidence(
-    records: pd.DataFrame, sample: pd.DataFrame, rules: Sequence[TemplateRule] = ()
-) -> pd.DataFrame:
-    """Rank rules by how well they explain a sample of CM50; the first row is the best.
-
-    `records`: all records; `sample`: published memes; a template of the sample without records plays no part.
-    `rules`: none is `candidate_rules()`.
-
-    Columns: `rule`; `left out`: memes of the sample that the rule refuses, and those that the records of
-    their template lack, so that no rule keeps them; `kept` beside `expected`, the memes of these templates in
-    all of CM50 by their share of the sample; `deviance`: of Poisson counts with mean kept x sample size /
-    33,173 for each template, which weighs shares and total size together; `conditions`: how many things a
-    rule asks; `score`: deviance + 2 for each, lower is better. Rules that leave out fewest come first, then
-    all others, each by score.
-    """
-    measured, observed = measure(records), sample["template"].value_counts()
-    present = observed[observed.index.isin(measured["template"].unique())]
-    ids = set(sample.loc[sample["template"].isin(present.index), "meme_id"])
-    weight, in_sample = len(sample) / CM50_MEMES, measured["meme_id"].isin(ids).to_numpy()
-    # Comparing and counting 100 names in 400,000 rows is much faster on codes than on texts.
-    measured["template"] = measured["template"].astype("category")
-    rows = []
-    for rule in rules or candidate_rules():
-        asked = conditions(measured, rule)
-        passes = np.logical_and.reduce(list(asked.values()))
-        fitted = [name for name in asked if name not in FREE]
-        counts = measured.loc[passes, "template"].value_counts()
-        kept = counts.reindex(present.index).fillna(0)
-        with np.errstate(divide="ignore"):  # infinite where something was seen that a rule does not keep
-            surprise = present * np.log(present / (kept * weight)) - (present - kept * weight)
-        deviance = float(2 * surprise.sum())
-        rows.append(
-            {
-                "rule": ", ".join(fitted) or "every record",
-                "left out": len(ids) - measured.loc[passes & in_sample, "meme_id"].nunique(),
-                "kept": int(kept.sum()),
-                "expected": present.sum() / weight,
-                "deviance": deviance,
-                "conditions": len(fitted),
-                "score": deviance + 2 * len(fitted),
-            }
-        )
-    table = pd.DataFrame(rows)
-    # What is missing from the records is missing for every rule; the others can be compared all the same.
-    table["more"] = table["left out"] > table["left out"].min()
-    return table.sort_values(["more", "score"], kind="stable", ignore_index=True).drop(columns="more")
-
-
-def rule_edges(records: pd.DataFrame, sample: pd.DataFrame, rule: TemplateRule) -> pd.DataFrame:
-    """The largest threshold that the sample still allows, for each quantity, and whether it is an edge.
-
-    `smallest`: in the sample, so a larger threshold is ruled out; `below`: memes of the same templates below
-    it that pass all else that `rule` asks; `expected`: how many of those the sample would hold if there was
-    no threshold; `chance`: that it holds none all the same, exp(-expected). Near 0: a threshold was there;
-    near 1: nothing tells.
-    """
-    measured = measure(records)
-    found = measured[measured["meme_id"].isin(sample["meme_id"]) & measured["first"]]
-    same, rows = measured["template"].isin(found["template"]), []
-    for name, threshold in EDGES.items():
-        without = rule.model_copy(update={threshold: 0}) if threshold else rule
-        smallest = int(found[name].min())
-        below = int((passing(measured, without) & same & (measured[name] < smallest)).sum())
-        expected = below * len(sample) / CM50_MEMES
-        rows.append((name, smallest, below, expected, float(np.exp(-expected))))
-    return pd.DataFrame(rows, columns=["quantity", "smallest", "below", "expected", "chance"])

@@ -20,16 +20,15 @@ from memecmd_utils.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MtrclipSettings
-from memecmd_utils.template_memes import data_sets, tuning
+from memecmd_utils.template_memes import data_sets
 from memecmd_utils.template_memes.data_sets import NOT_COMPUTED, DataSetError
-from memecmd_utils.template_memes.tuning import Pair, Tuned
 
 KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
 """The texts of Tables 3 and 4, in their order."""
 BOTH = "both"  # the mean of text-to-meme (T2M) and meme-to-text (M2T): what Tables 3 and 4 hold
 KS = (1, 5, 10)
 MEASURES = (*(f"R@{k}" for k in KS), "Mean")  # `Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean
-TIE = np.float32(1e-6)
+TIE = 1e-6
 """Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
 PAPER_MODELS = {
     "kakaobrain/align-base": "ALIGN-base",
@@ -90,7 +89,7 @@ def rank_all(texts: np.ndarray, images: np.ndarray, templates: Sequence[str]) ->
     """
     if not np.isfinite(texts).all() or not np.isfinite(images).all():
         raise ValueError("a vector is not finite: the model's weights are broken")
-    texts, images = (normalise(np.asarray(rows, dtype=np.float32)) for rows in (texts, images))
+    texts, images = (normalise(np.asarray(rows, dtype=float)) for rows in (texts, images))
     countings, ranks = {"pair": np.arange(len(texts))}, {}
     if any(templates):
         countings["template"] = np.unique(clusters(templates), return_inverse=True)[1]
@@ -101,8 +100,7 @@ def rank_all(texts: np.ndarray, images: np.ndarray, templates: Sequence[str]) ->
             best = np.where(is_right, rows, -np.inf).max(axis=1, keepdims=True)
             level = np.abs(rows - best) <= TIE
             above = (rows > best + TIE) & ~is_right
-            counts = (found.sum(axis=1) for found in (above, level, level & is_right))
-            ranks[counting, direction] = Ranks(*counts)
+            ranks[counting, direction] = Ranks(*(m.sum(axis=1) for m in (above, level, level & is_right)))
     return ranks
 
 
@@ -120,8 +118,9 @@ def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFram
         templates, images = [item.template for item, _ in shown], [vectors[item.image] for item, _ in shown]
         ranks = rank_all(encoder.encode_texts([text for _, text in shown]), np.stack(images), templates)
         for counting in dict.fromkeys(counting for counting, _ in ranks):
-            found = {way: ranks[counting, way] for way in ("T2M", "M2T")}
-            hits = {way: np.column_stack([one.hits(k) for k in KS]) for way, one in found.items()}
+            hits = {
+                way: np.column_stack([ranks[counting, way].hits(k) for k in KS]) for way in ("T2M", "M2T")
+            }
             hits[BOTH] = (hits["T2M"] + hits["M2T"]) / 2
             for direction, share in hits.items():
                 mean = statistics.mean(np.column_stack([share, share.mean(axis=1)]), clusters(templates))
@@ -132,16 +131,16 @@ def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFram
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def models_of(settings: MtrclipSettings, tuned: Tuned | None = None) -> dict[str, str]:
+def models_of(settings: MtrclipSettings, tuned: Path | None = None) -> dict[str, str]:
     """Models of a profile by hub name or folder: the row of Table 2 that each fills, else a name of its own.
 
-    `tuned`: what `tune` made.
+    `tuned`: the folder of weights that were tuned from `settings.model`.
     """
     names = [*settings.baselines, settings.model]
     models = {name: PAPER_MODELS.get(name.partition("@")[0], Path(name).name) for name in names}
     if tuned is not None:
         base = models[settings.model]
-        models[str(tuned.folder)] = TUNED.get(base, f"fine-tuned {base}")
+        models[str(tuned)] = TUNED.get(base, f"fine-tuned {base}")
     return models
 
 
@@ -175,8 +174,8 @@ def paper_table(number: int, measured: pd.DataFrame) -> pd.DataFrame:
         printed = printed.assign(model=printed["fine_tuned"].map(BY_TEXT), direction=BOTH)
         keys = ["model", "text", "direction"]
         printed = printed.melt(keys, MEASURES, var_name="measure", value_name="paper")
-    found = measured[measured["counting"] == "pair"].drop(columns=["counting", "clusters", "note"])
-    table = printed.merge(found, how="left", on=["model", "text", "direction", "measure"])
+    here = measured[measured["counting"] == "pair"].drop(columns=["counting", "clusters", "note"])
+    table = printed.merge(here, how="left", on=["model", "text", "direction", "measure"])
     notes = measured.drop_duplicates("model").set_index("model")["note"]
     absent = f"{NOT_COMPUTED}: it is not in mtrclip.baselines, or nothing was tuned (mtrclip.tune)"
     why = table["model"].map(lambda label: notes.get(label) or absent)
@@ -198,13 +197,13 @@ def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
     The embedded text is what the record of Imgflip says, as in the paper's code (`ocr`).
     """
     memes = {meme.meme_id: meme for meme in run.load(TemplateMeme) if meme.split == split}
-    found = []
+    rows = []
     for reading in run.load(MemeReading):
         if meme := memes.get(reading.meme_id):
             texts = (reading.meme_caption, reading.image_caption, meme.text, meme.title)
             by_kind = {kind: [text] for kind, text in zip(KINDS, texts, strict=True)}
-            found.append((meme.meme_id, meme.meme_id, meme.template, by_kind))
-    return _pictured(run, found, "the annotated template memes")
+            rows.append((meme.meme_id, meme.meme_id, meme.template, by_kind))
+    return _pictured(run, rows, "the annotated template memes")
 
 
 def memecap_items(run: Run) -> list[RetrievalItem]:
@@ -212,46 +211,18 @@ def memecap_items(run: Run) -> list[RetrievalItem]:
     source = fetch.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
     if source.path is None:
         raise DataSetError(f"{source.source.title} is not here ({source.state})")
-    found = [
+    rows = [
         (meme.name, Path(meme.image).stem, "",
          {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions, "title": [meme.title]})
         for meme in data_sets.read_memecap(source.path)
     ]  # fmt: skip
-    return _pictured(run, found, "the memes of MemeCap")
+    return _pictured(run, rows, "the memes of MemeCap")
 
 
-def _pictured(run: Run, found: Iterable[tuple], what: str) -> list[RetrievalItem]:
+def _pictured(run: Run, rows: Iterable[tuple], what: str) -> list[RetrievalItem]:
     """Items whose pictures are in the folder of pictures and can be read."""
     there = data_sets.pictures_below(data_sets.picture_folder(run.profile))
-    items = [RetrievalItem(meme, there[file], *rest) for meme, file, *rest in found if file in there]
+    items = [RetrievalItem(meme, there[file], *rest) for meme, file, *rest in rows if file in there]
     if not (readable := [item for item in items if data_sets.is_readable(item.image)]):
         raise DataSetError(f"none of {what} has a picture here (mtrclip.images=DIR, or mtrclip.fetch=N)")
     return readable
-
-
-def tune(run: Run) -> Tuned | None:
-    """Tune the profile's CLIP on CM50's training part, or say why not.
-
-    Validation is CM50's, the test set MemeCap's captions where its pictures are there.
-    """
-    settings = run.profile.mtrclip
-    if not settings.tune:
-        print(f"{NOT_COMPUTED}: mtrclip.tune is off; at full size it takes a GPU for hours")
-        return None
-
-    def pairs(items: Iterable[RetrievalItem], kind: str) -> list[Pair]:
-        return [Pair(item.image, text) for item in items if (text := item.text(kind))]
-
-    try:
-        train, validation = (pairs(cm50_items(run, part), settings.text) for part in ("train", "validation"))
-        sets = {"validation": validation}
-        try:
-            sets["test"] = pairs(memecap_items(run), "meme_caption")
-        except DataSetError as error:
-            print(f"no test set: {error}")
-        if len(train) < 2 or not all(sets.values()) or tuning.SETS[settings.selection] not in sets:
-            raise DataSetError("there are too few pairs to tune on, or none of the set that picks the epoch")
-        return tuning.tune(train, sets, settings, run.folder / "mtrclip", run.profile.seed)
-    except (DataSetError, ModelMissing) as error:
-        print(f"{NOT_COMPUTED}: {error}")
-        return None

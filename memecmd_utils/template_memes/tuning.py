@@ -1,58 +1,25 @@
-"""Fine-tuning CLIP on pairs of meme and text, with a batch far larger than the memory holds (2501.13851, 4).
+"""Tuning CLIP on pairs of picture and text, the batch far larger than the memory (2501.13851, Section 4).
 
-The trainer and the loss are those of sentence-transformers: the towers see a mini-batch at a time (GradCache,
-Gao et al. 2021, arXiv 2101.06983), the loss sees all pairs of the batch. Added are CLIP's learned temperature
-and the paper's schedule. A tuning that was killed goes on from its last epoch.
+The towers see a mini-batch at a time (GradCache, Gao et al. 2021, arXiv 2101.06983), the loss sees all pairs
+of the batch; both are those of sentence-transformers. The trainer stands in appendix 08b. Here is what the
+processes that read pictures have to import, and what follows the machine.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-
-from memecmd_utils import fetch, files, pictures
+from memecmd_utils import fetch, pictures
 from memecmd_utils.embedders import ModelReference, loading
+from memecmd_utils.files import cores
 from memecmd_utils.settings import MtrclipSettings
 
-LOG_SCALE_RANGE = (0.0, 4.6052)
-"""Bounds of `logit_scale`: a temperature between 1 and 0.01, as in the paper's code."""
 CROP_SHARE = (0.8, 1.0)  # share of the area that a random cut keeps, as in the paper's code
-SETS = {"validation": "validation", "paper": "test"}
-"""What a selection measures: the paper's code picks the epoch by the test set."""
 TOKENS = {"clip": 77, "chinese_clip": 52}
 """Kinds that can be tuned, and the longest text that their makers trained on. ALIGN is none: its image tower
 has batch norms, which in mini-batches see other numbers than in the batch."""
-AT_ONCE = 64  # pictures that are decoded at a time
-
-
-class Pair(NamedTuple):
-    """An image and what is said of it."""
-
-    image: Path
-    text: str
-
-
-class Tuned(NamedTuple):
-    """A finished tuning: a row an epoch (0 is the model before), the best one, and where its weights are."""
-
-    history: pd.DataFrame
-    epoch: int
-    folder: Path
-
-
-def learning_rates(settings: MtrclipSettings, steps_per_epoch: int) -> np.ndarray:
-    """Learning rate of every step of a tuning: linear from the edge to the peak, a cosine back to the edge.
-
-    Source: Section 4 and the code of 2501.13851: 1e-6, 1e-5, 1e-6.
-    """
-    edge, peak = settings.edge_learning_rate, settings.learning_rate
-    steps, warmup = np.arange(settings.epochs * steps_per_epoch), settings.warmup_epochs * steps_per_epoch
-    fall = np.clip((steps - warmup) / max(len(steps) - 1 - warmup, 1e-9), 0, 1)
-    share = np.where(steps < warmup, steps / max(warmup, 1e-9), (1 + np.cos(np.pi * fall)) / 2)
-    return edge + (peak - edge) * share
 
 
 def load_model(name: str) -> Any:
@@ -79,7 +46,10 @@ def log_scale(model: Any) -> Any:
 
 
 def contrastive_loss(model: Any, mini_batch_size: int) -> Any:
-    """Mean of the image-to-text and text-to-image cross-entropies over all pairs of a batch, GradCache."""
+    """Mean of the image-to-text and text-to-image cross-entropies over all pairs of a batch, GradCache.
+
+    sentence-transformers fixes the temperature; here it is CLIP's learned one.
+    """
     import torch
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
     from sentence_transformers.util import cos_sim
@@ -102,133 +72,94 @@ def contrastive_loss(model: Any, mini_batch_size: int) -> Any:
     )
 
 
-def recall_at_1(similar: np.ndarray) -> float:
-    """Share of rows whose own column is above all others, as the paper's code counts; a tie is a miss."""
-    others = similar.copy()
-    np.fill_diagonal(others, -np.inf)
-    return float((similar.diagonal() > others.max(axis=1)).mean())
+class Preprocess:
+    """Makes the pictures and texts of a batch what the towers take: files are decoded, cut at random, pixels.
 
-
-def measure(model: Any, sets: Mapping[str, Sequence[Pair]]) -> dict[str, float]:
-    """R@1 of each set, in 0 to 1, the mean of both directions, and the log of the scale."""
-    found = {"log_scale": float(log_scale(model).detach())}
-    options = {"normalize_embeddings": True, "show_progress_bar": False}
-    for name, pairs in sets.items():
-        parts = [pairs[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
-        rows = [model.encode([pictures.decode(pair.image) for pair in part], **options) for part in parts]
-        similar = model.encode([pair.text for pair in pairs], **options) @ np.concatenate(rows).T
-        found[f"{name}_R@1"] = (recall_at_1(similar) + recall_at_1(similar.T)) / 2
-    return found
-
-
-def make_trainer(
-    model: Any, pairs: Sequence[Pair], sets: Mapping[str, Sequence[Pair]], settings: MtrclipSettings,
-    folder: Path, seed: int,
-) -> Any:  # fmt: skip
-    """sentence-transformers' trainer of `pairs`; its checkpoints, one an epoch, go to `folder`."""
-    with loading("the trainer of sentence-transformers"):
-        import datasets
-        import torch
-        from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-        from sentence_transformers.base.evaluation import BaseEvaluator
-        from torchvision.transforms import InterpolationMode, RandomResizedCrop
-        from tqdm.auto import tqdm
-        from transformers import PrinterCallback, TrainerCallback
-    side = model[0].auto_model.config.vision_config.image_size
-    cut = RandomResizedCrop(side, scale=CROP_SHARE, interpolation=InterpolationMode.BICUBIC)
-    batch = min(settings.batch_size, len(pairs))
-    rates = learning_rates(settings, len(pairs) // batch)
-
-    def decoded(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
-        found = [pictures.decode(Path(file)) for file in rows["image"]]
-        return {**rows, "image": list(map(cut, found)) if settings.augment else found}
-
-    class Evaluator(BaseEvaluator):
-        def __call__(self, model: Any, *_: Any, **__: Any) -> dict[str, float]:
-            return measure(model, sets)
-
-    class Steps(TrainerCallback):
-        bar = tqdm(total=len(rates), desc="tuning", unit="step")
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            log_scale(model).data.clamp_(*LOG_SCALE_RANGE)
-            self.bar.update(state.global_step - self.bar.n)
-
-    class Trainer(SentenceTransformerTrainer):
-        def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-            """None: a card would quote pairs and name files of this machine."""
-
-    many, few = ([p for p in model.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
-    # As in the paper's code biases, norms and the temperature do not decay.
-    groups = [{"params": many, "weight_decay": settings.weight_decay}, {"params": few, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, settings.learning_rate, settings.betas, settings.epsilon)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: float(rates[min(step, len(rates) - 1)]) / settings.learning_rate
-    )
-    cuda = torch.cuda.is_available()
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=batch,
-        num_train_epochs=settings.epochs,
-        max_grad_norm=0.0,
-        seed=seed,
-        use_cpu=not cuda,
-        bf16=cuda and torch.cuda.is_bf16_supported(),
-        dataloader_drop_last=True,
-        dataloader_num_workers=settings.workers,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model=f"eval_{SETS[settings.selection]}_R@1",
-        greater_is_better=True,
-        logging_strategy="epoch",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    columns = {"image": [str(pair.image) for pair in pairs], "text": [pair.text for pair in pairs]}
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=datasets.Dataset.from_dict(columns).with_transform(decoded),
-        loss=contrastive_loss(model, settings.mini_batch_size),
-        evaluator=Evaluator(),
-        callbacks=[Steps()],
-        optimizers=(optimizer, schedule),
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def tune(
-    pairs: Sequence[Pair],
-    sets: Mapping[str, Sequence[Pair]],
-    settings: MtrclipSettings,
-    folder: Path,
-    seed: int,
-) -> Tuned:
-    """Fine-tune `settings.model` on `pairs`; the best epoch's weights go to `folder/weights`.
-
-    `sets` are measured after each epoch: `validation` and, where it is there, `test`. A tuning that is
-    finished is read, one that was broken off goes on from its last epoch.
+    The processes of a DataLoader do this, so it can be pickled and holds no weights. The cuts follow from the
+    seed and the batch, so they are the same whatever number of processes reads.
     """
-    if not (folder / "history.csv").is_file():
-        model, states = load_model(settings.model), folder / "checkpoints"
-        rows = [{"epoch": 0, "loss": float("nan")} | measure(model, sets)]
-        trainer = make_trainer(model, pairs, sets, settings, states, seed)
-        # The state is what a checkpoint ends with: killed before that, it is passed over.
-        found = (p for p in states.glob("checkpoint-*/trainer_state.json") if p.read_text().endswith("}\n"))
-        whole = sorted(found, key=lambda path: path.stat().st_mtime)
-        trainer.train(resume_from_checkpoint=str(whole[-1].parent) if whole else None)
-        log = trainer.state.log_history
-        losses = [entry["loss"] for entry in log if "loss" in entry]
-        measured = [entry for entry in log if "eval_log_scale" in entry]
-        for epoch, (loss, found) in enumerate(zip(losses, measured, strict=True), start=1):
-            rows.append({"epoch": epoch, "loss": loss} | {k: found[f"eval_{k}"] for k in list(rows[0])[2:]})
-        model[0].auto_model.save_pretrained(folder / "weights")
-        model[0].processor.save_pretrained(folder / "weights")
-        files.write_text(folder / "history.csv", pd.DataFrame(rows).to_csv(index=False))
-        shutil.rmtree(states)
-    history = pd.read_csv(folder / "history.csv")
-    best = int(history[f"{SETS[settings.selection]}_R@1"].iloc[1:].idxmax())
-    return Tuned(history, best, folder / "weights")
+
+    def __init__(self, model: Any, seed: int) -> None:
+        """`model`: what `load_model` gives."""
+        self.processor, self.seed = model[0].processor, seed
+        self.side = model[0].auto_model.config.vision_config.image_size
+
+    def __call__(self, inputs: Sequence[Path] | Sequence[str], **_: Any) -> dict[str, Any]:
+        """Pixels of picture files, or tokens of texts, in the form of sentence-transformers' collator."""
+        if isinstance(inputs[0], str):
+            options = {"padding": True, "truncation": True, "return_tensors": "pt"}
+            return {**self.processor.tokenizer(list(inputs), **options), "modality": "text"}
+        import torch
+        from torchvision.transforms import InterpolationMode, RandomResizedCrop
+
+        cut = RandomResizedCrop(self.side, scale=CROP_SHARE, interpolation=InterpolationMode.BICUBIC)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(zlib.crc32("\n".join(file.name for file in inputs).encode()) ^ self.seed)
+            images = [cut(pictures.decode(file)) for file in inputs]
+        pixels = self.processor.image_processor(images=images, return_tensors="pt")["pixel_values"]
+        return {"pixel_values": pixels, "modality": "image"}
+
+
+def as_files(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+    """Rows whose column `image` names files: `Preprocess` tells these from texts by their type."""
+    return {**rows, "image": [Path(file) for file in rows["image"]]}
+
+
+# --- what follows the machine ---------------------------------------------------------------------------
+
+ON_CPU = 0, 8
+BYTES_OF_STATE = 16  # of a parameter in training: float32 weight, gradient, and two moments of AdamW
+BYTES_OF_ACTIVATION = 48
+"""Of each token, dimension and layer of a pair under bfloat16. With ViT-L/14 at 336 pixels and a batch of
+2,048 one H200 took about 14, 32, 54 and 99 GB for mini-batches of 8, 32, 64 and 128; this gives 15, 33, 55
+and 101."""
+USABLE = 0.9  # share of a card's free memory that a tuning plans with
+MOST_WORKERS, MOST_PAIRS = 8, 128
+"""Processes and pairs. A step on that card took 21 s to read and 40 s to compute with no process and 8 pairs,
+11 s in all with 8 processes and 64 pairs, 10 s with 8 and 128."""
+
+
+class Machine(NamedTuple):
+    """What a tuning has: free bytes of the card (None: no card) and of shared memory, and cores."""
+
+    card: int | None
+    shared: int
+    cores: int
+
+
+def this_machine() -> Machine:
+    """What is free now. Where shared memory is no folder of its own (not Linux), it counts as unbounded."""
+    import torch
+
+    card = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+    shared = Path("/dev/shm")
+    return Machine(card, shutil.disk_usage(shared).free if shared.is_dir() else 1 << 60, cores())
+
+
+def workload(
+    model: Any, settings: MtrclipSettings, batch: int, machine: Machine | None = None
+) -> tuple[int, int]:
+    """How many processes read pictures, and how many pairs the towers see at a time, unless both are set.
+
+    Each process has one batch of pixels ready in shared memory: 2.8 GB at 2,048 pictures of 336 x 336. A
+    container often has 64 MB of it, and then nothing is read ahead. On a CPU: none, and 8 pairs.
+    `machine`: None is `this_machine`.
+    """
+    machine = machine or this_machine()
+    workers, pairs = ON_CPU
+    if machine.card is not None:
+        config = model[0].auto_model.config
+        vision, text = config.vision_config, config.text_config
+        pixels = batch * 3 * 4 * vision.image_size**2
+        weights = BYTES_OF_STATE * sum(p.numel() for p in model.parameters())
+        patches = (vision.image_size // vision.patch_size) ** 2 + 1
+        pair = BYTES_OF_ACTIVATION * (
+            patches * vision.hidden_size * vision.num_hidden_layers
+            + model.max_seq_length * text.hidden_size * text.num_hidden_layers
+        )
+        fitting = max(1, int((USABLE * machine.card - weights - pixels) / pair))
+        pairs = min(MOST_PAIRS, 1 << (fitting.bit_length() - 1))  # a power of two
+        # One batch more is on its way to the card.
+        workers = max(0, min(MOST_WORKERS, machine.cores - 1, machine.shared // pixels - 1))
+    workers = workers if settings.workers == "auto" else settings.workers
+    return workers, pairs if settings.mini_batch_size == "auto" else settings.mini_batch_size

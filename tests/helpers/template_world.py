@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import appendix
 import made_templates
 import tiny_clips
 import tiny_metrics
@@ -24,6 +25,12 @@ CAPS = 12
 """Memes of MemeCap with a picture; one more has none."""
 WHO = ("the cook", "a goat", "my boss", "the bus", "a tuba", "one sock")
 WHAT = ("sings", "waits", "is late", "counts money", "asks again", "hides")
+
+
+def fit_rule(root: Path, **constants: str) -> None:
+    """In a checkout's own notebooks: the rule for a world of so few memes, and other values of constants."""
+    rule = f"template_memes.TemplateRule(min_memes={MEMES}, validation_share={HELD_OUT / MEMES})"
+    appendix.edit(root / "notebooks" / "07b_templates_with_data.ipynb", rule=rule, **constants)
 
 
 def about(template: str) -> str:

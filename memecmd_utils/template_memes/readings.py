@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from memecmd_utils import fetch, files, pictures, statistics
+from memecmd_utils import files, pictures, statistics
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm import spending
@@ -20,28 +21,22 @@ from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.types import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
-from memecmd_utils.settings import Profile, ProfileError, TemplateAnnotation
+from memecmd_utils.settings import Profile
 from memecmd_utils.template_memes import data_sets, filter, prompts
-from memecmd_utils.template_memes.data_sets import TITLES, Data, DataSet
-from memecmd_utils.template_memes.prompts import PromptSpec, ThreeStepReply
+from memecmd_utils.template_memes.prompts import PromptSpec
 
 STAGE = "template_annotation"  # folder of the recordings
 TEXT_ONLY = " (text only)"  # end of `MemeReading.prompt` where the model did not see the picture
-TOKENS_PER_CHARACTER = 0.25  # of English text; the profile's own figure is for Chinese
-REPLY_TOKENS = {"five tasks": 220, "literary devices": 60}
-TOKENS_PER_COMPARISON = 30  # of one label held against a meme: its name, a reason in a few words, yes or no
-LOOKED_AT = 200  # memes, at most, whose prompts are rendered for the mean length
-UNKNOWN = "unknown"
-"""Template of a meme that was matched with none; no template has this name, so it has no context."""
+MAX_TOKENS = 1500  # of a reply; the paper's code allows 4000
+REPLY_TOKENS = {"gpt4o": 220, "three_step_12": 420}
+"""Prompts of the two passes, and how long a reply is, for estimates: the second compares twelve labels."""
+TOKENS_PER_CHARACTER = 0.25  # of English text
+LOOKED_AT = 200  # memes, at most, whose prompts an estimate renders for their mean length
 
 
-def passes(settings: TemplateAnnotation) -> list[PromptSpec]:
-    """The prompts of an annotation, captions first; either may be left out, but not both."""
-    specs = [prompts.prompt(name) for name in (settings.prompt, settings.devices_prompt) if name]
-    devices = [spec.form.kind == "literary devices" for spec in specs]
-    if devices != [False] * bool(settings.prompt) + [True] * bool(settings.devices_prompt) or not specs:
-        raise ProfileError("set prompt (asks for captions), devices_prompt (for literary devices), or both")
-    return specs
+def asked_by_default() -> list[PromptSpec]:
+    """The two passes of an annotation: captions and emotion, then literary devices."""
+    return [prompts.prompt(name) for name in REPLY_TOKENS]
 
 
 def sees(run: Run) -> bool:
@@ -65,15 +60,14 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
 
 
 def _request(
-    spec: PromptSpec, meme: TemplateMeme, about: str, settings: TemplateAnnotation,
-    image: Image | None = None, seed: int = 0,
-) -> Request:  # fmt: skip
+    spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, image: Image | None = None, seed: int = 0
+) -> Request:
     """What one prompt asks about one meme."""
     return Request(
         task="annotation",
         subject=f"{meme.meme_id}/{spec.name}",
-        messages=[prompts.message(spec, meme, about, settings.context, image)],
-        sampling=Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens),
+        messages=[prompts.message(spec, meme, about, context, image)],
+        sampling=Sampling(max_tokens=MAX_TOKENS),  # the temperature is the endpoint's, as in the paper's code
         seed=seed,
         reply_schema=spec.form.schema,
         ask_again="template_ask_again",
@@ -95,19 +89,19 @@ async def annotate(
     attempts, is kept with the reason in `unscored` and empty texts. `context` is true where an "about" text
     was given in every pass.
     """
-    settings = profile.cm50.annotation
-    with_context = all(spec.gives_context(settings.context) for spec in specs)
+    wanted = profile.cm50.annotation.context
+    with_context = all(spec.gives_context(wanted) for spec in specs)
     sha256 = llm_prompts.prompt_sha256(*(f"template_{spec.file}" for spec in specs))
     there = data_sets.pictures_below(folder) if folder else {}
 
     async def ask(request: Request) -> Answer:
         return await chat.ask(request, partial(prompts.parse, schema=request.reply_schema))
 
-    async def one(meme: TemplateMeme) -> MemeReading:
+    async def read(meme: TemplateMeme) -> MemeReading:
         seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         known, path = about.get(meme.template, ""), there.get(meme.meme_id)
         image = Image(image_id=files.sha256(path), load=partial(_picture_url, path)) if path else None
-        requests = [_request(spec, meme, known, settings, image, seed) for spec in specs]
+        requests = [_request(spec, meme, known, wanted, image, seed) for spec in specs]
         answers = await asyncio.gather(*map(ask, requests))
         bar.update()
         seen = all(request.messages[-1].images for request in requests)
@@ -124,7 +118,7 @@ async def annotate(
         )
 
     with Progress(chat, len(memes), "readings", "meme") as bar:
-        return await chat.side_by_side(one(meme) for meme in memes)
+        return await chat.side_by_side(read(meme) for meme in memes)
 
 
 def _picture_url(path: Path) -> str:
@@ -146,14 +140,14 @@ def read_memes(
 ) -> list[MemeReading]:  # fmt: skip
     """Annotate memes with the run's annotator; `folder` has their pictures, for one that is marked `vision`.
 
-    `specs`: the prompts; None: those of the profile, about the `sampled_memes`. Where the profile has no
+    `specs`: the prompts; None: `asked_by_default`, about the `sampled_memes`. Where the profile has no
     model (`llm: authored`) it says what to give, and returns no readings.
     """
     if run.profile.models.llm == "authored":
         print("not computed here: a model annotates template memes, give one with PROFILE=openai or local")
         return []
     if specs is None:
-        specs, memes = passes(run.profile.cm50.annotation), sampled_memes(run, memes, folder)
+        specs, memes = asked_by_default(), sampled_memes(run, memes, folder)
     with run.chat("annotator", STAGE) as chat:
         shown = folder if sees(run) else None
         return llm_chat.run(annotate(memes, about, chat, run.profile, specs, shown))
@@ -165,82 +159,38 @@ def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
     Columns: `what`, `label`, `readings`, and `share` of the readings that are scored; `unscored` is a row of
     its own.
     """
-    said, scored = [], 0
+    rows, scored = [], 0
     for reading in readings:
         if reading.unscored:
-            said.append(("unscored", ""))
+            rows.append(("unscored", ""))
             continue
         scored += 1
         labels = set(map(prompts.word, reading.literary_devices)) - {prompts.NONE}
-        said += [("device", label) for label in labels or {prompts.NONE}]
-        said += [("FigMemes label", label) for label in prompts.to_figmemes(labels) or [prompts.NONE]]
-        said += [("emotion", reading.emotion)] * bool(reading.emotion)
-    counts = pd.DataFrame(said, columns=["what", "label"]).value_counts().rename("readings").reset_index()
+        rows += [("device", label) for label in labels or {prompts.NONE}]
+        rows += [("FigMemes label", label) for label in prompts.to_figmemes(labels) or [prompts.NONE]]
+        rows += [("emotion", reading.emotion)] * bool(reading.emotion)
+    counts = pd.DataFrame(rows, columns=["what", "label"]).value_counts().rename("readings").reset_index()
     return counts.assign(share=counts["readings"] / max(scored, 1))
 
 
 def estimate_readings(
     run: Run, memes: Sequence[TemplateMeme], about: Mapping[str, str], folder: Path
-) -> list[dict[str, Any]]:
-    """A row per prompt for `sampled_memes`, in the columns of `make cost`; no call is made."""
-    profile, endpoint = run.profile, run.endpoint("annotator")
-    settings = profile.cm50.annotation
-    asked = sampled_memes(run, memes, folder)
-    some = asked[:: len(asked) // LOOKED_AT + 1]
-    image, rows = Image(image_id="estimate", load=str) if sees(run) else None, []
-    for spec in passes(settings):
-        requests = [_request(spec, meme, about.get(meme.template, ""), settings, image) for meme in some]
-        t_in = TOKENS_PER_CHARACTER * sum(len(request.messages[-1].text) for request in requests)
-        t_in += spending.tokens_per_image(endpoint) * sum(len(r.messages[-1].images) for r in requests)
-        compared = len(spec.form.devices) if issubclass(spec.form.schema, ThreeStepReply) else 0
-        t_out = REPLY_TOKENS[spec.form.kind] + TOKENS_PER_COMPARISON * compared
-        t_in, t_out = round(len(asked) * t_in / max(1, len(some))), len(asked) * t_out
-        at = f"07 {spec.name}", profile, profile.models.llm, endpoint
-        rows.append(spending.estimate_row(*at, len(asked), t_in, t_out))
-    return rows
+) -> pd.DataFrame:
+    """Reckon what `read_memes` would cost, a row a prompt; no call is made.
 
-
-def evaluate_prompts(run: Run, data: Data, pairs: Mapping[str, pd.DataFrame]) -> list[MemeReading]:
-    """Ask every prompt of `cm50.annotation.evaluate` about the memes of its row in Tables 9 to 11.
-
-    `pairs`: what `kept_pairs` gives, by data set. Prompts of Tables 9 and 11 are asked about FigMemes'
-    test set, all others about MemeCap's: rows on a test set about every meme, the others about memes matched
-    with a template, also where the paper has 11 memes that it does not name. Ids of the readings are names of
-    pictures, without suffix.
+    Columns: `prompt`, `calls`, `tokens_in`, `tokens_out`, and `usd`, NaN where the endpoint states no price.
     """
-    folder, readings = data_sets.picture_folder(run.profile), []
-    there = data_sets.pictures_below(folder) if sees(run) else {}
-    for name in dict.fromkeys(run.profile.cm50.annotation.evaluate):
-        spec = prompts.prompt(name)
-        dataset: DataSet = "figmemes" if spec.table in (9, 11) else "memecap"
-        here = data.found[dataset].path is not None
-        memes = _with_templates(data.found, pairs[dataset], dataset) if here else []
-        memes = [meme for meme in memes if (meme.meme_id in there if spec.form.sees else meme.text)]
-        if "test set" not in spec.measured_on:
-            memes = [meme for meme in memes if meme.template != UNKNOWN]
-        if memes:
-            readings += read_memes(run, memes, data.about, folder, [spec])
-        else:
-            what = "a model that sees and pictures" if spec.form.sees else "the texts on the memes"
-            print(f"not computed here: {name} needs {what} of {TITLES[dataset]} ({spec.measured_on})")
-    return readings
-
-
-def _with_templates(
-    found: Mapping[str, fetch.LocatedSource], pairs: pd.DataFrame, dataset: DataSet
-) -> list[TemplateMeme]:
-    """Memes of a data set with the template that they were matched with, else `UNKNOWN`."""
-    taken = pairs.drop_duplicates("instance")
-    templates = dict(zip(taken["instance"], taken["template"], strict=True))
-    memes = {
-        meme.image: TemplateMeme(
-            meme_id=Path(meme.image).stem,
-            template=templates.get(meme.image, UNKNOWN),
-            source=TITLES[dataset],
-            url=meme.url or meme.image,
-            title=meme.title,
-            captions=[meme.text],
-        )
-        for meme in data_sets.memes_of(found, dataset)
-    }
-    return list(memes.values())
+    endpoint, context = run.endpoint("annotator"), run.profile.cm50.annotation.context
+    asked = sampled_memes(run, memes, folder)
+    image, rows = Image(image_id="estimate", load=str) if sees(run) else None, []
+    for spec in asked_by_default():
+        tokens = []
+        for meme in asked[:: len(asked) // LOOKED_AT + 1]:
+            message = prompts.message(spec, meme, about.get(meme.template, ""), context, image)
+            seen = len(message.images) * spending.tokens_per_image(endpoint)
+            tokens.append(TOKENS_PER_CHARACTER * len(message.text) + seen)
+        tokens_in, tokens_out = len(asked) * np.mean(tokens), len(asked) * REPLY_TOKENS[spec.name]
+        rows.append((spec.name, len(asked), round(tokens_in), tokens_out))
+    table = pd.DataFrame(rows, columns=["prompt", "calls", "tokens_in", "tokens_out"])
+    prices = pd.Series([endpoint.usd_per_million_in, endpoint.usd_per_million_out], dtype=float)
+    return table.assign(usd=table[["tokens_in", "tokens_out"]].to_numpy() @ prices.to_numpy() / 1e6)

@@ -1,0 +1,37 @@
+"""The method that an appendix holds: its imports, constants, functions and classes, and no cell is run."""
+
+import ast
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+from memecmd_utils.files import paths
+
+
+def load(name: str) -> SimpleNamespace:
+    """What notebook `name` defines; names that are all capitals count as constants."""
+    kept, names = ast.Module([], []), {"__name__": name}
+    for cell in json.loads((paths.notebooks / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
+        for node in ast.parse("".join(cell["source"])).body if cell["cell_type"] == "code" else ():
+            constant = isinstance(node, ast.Assign) and all(
+                isinstance(target, ast.Name) and target.id.isupper() for target in node.targets
+            )
+            if constant or isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
+                kept.body.append(node)
+    exec(compile(kept, name, "exec"), names)
+    return SimpleNamespace(**names)
+
+
+def edit(notebook: Path, **changes: str) -> None:
+    """Give constants of a notebook other values, as somebody does who works with it."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    for name, value in changes.items():
+        lines = [
+            (cell["source"], place)
+            for cell in content["cells"]
+            for place, line in enumerate(cell["source"])
+            if cell["cell_type"] == "code" and line.startswith(f"{name} = ")
+        ]
+        ((source, place),) = lines
+        source[place] = f"{name} = {value}\n"
+    notebook.write_text(json.dumps(content), encoding="utf-8")
