@@ -4,7 +4,6 @@ request does not, and proxies are used but for this machine.
 """
 
 import asyncio
-import socketserver
 import time
 from typing import Any
 
@@ -151,11 +150,9 @@ def test_a_control_token_ends_a_reply(token: str) -> None:
     assert read_reply(chat_reply(f"<|im_start|>assistant\n{REPLY}{token}")).text == REPLY
 
 
-@pytest.mark.parametrize("text", ["<answer>行啊", '{"text": "行啊"}', "行啊<br>吧"])
-def test_an_utterance_with_a_tag_or_json_breaks_a_rule(text: str) -> None:
-    assert any(
-        rule.startswith("写了标记") for rule in violations(utterance_text(Reply(text=text), ()), (), 99)
-    )
+def test_a_line_with_a_tag_or_json_breaks_a_rule_and_signs_alone_do_not() -> None:
+    for text in ("<answer>行啊", '{"text": "行啊"}', "行啊<br>吧"):
+        assert violations(utterance_text(Reply(text=text), ()), (), 99)[0].startswith("写了标记")
     for plain in ("1<2，3>2", "我 <3 你", "【公告】今天放假"):
         assert utterance_text(read_reply(chat_reply(plain)), ()) == plain
 
@@ -263,47 +260,33 @@ def test_one_request_that_is_refused_or_never_answered_is_left_and_the_others_go
             ask(asked, *[request("长")] * endpoint.IN_A_ROW)
 
 
-def test_one_backend_serves_several_event_loops() -> None:
-    with FaultServer(lambda _: Answer(chat_reply("好"))).running() as server:
-        asked = backend(server)
-        assert [ask(asked, request())[0].text for _ in range(3)] == ["好"] * 3
-        assert asked._client.is_closed()
-
-
 # --- addresses, keys, proxies -------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_proxies(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("proxy", "told"),
+    [
+        ("socks9://me:secret@127.0.0.1:9", "ALL_PROXY"),
+        ("socks5://me:secret@127.0.0.1:9", r"models\.example.* through the proxy socks5://127\.0\.0\.1:9"),
+    ],
+)
+def test_a_proxy_is_used_but_for_this_machine_and_one_that_fails_is_told_without_its_password(
+    proxy, told, monkeypatch
+) -> None:
     for name in ("http", "https", "all", "no"):
         monkeypatch.delenv(f"{name}_proxy", raising=False)
         monkeypatch.delenv(f"{name.upper()}_PROXY", raising=False)
-
-
-def test_a_proxy_is_used_but_for_this_machine_and_a_wrong_one_is_told(no_proxies, monkeypatch) -> None:
     with FaultServer(lambda _: Answer(chat_reply("好"))).running() as server:
         monkeypatch.setenv("HTTP_PROXY", server.url.removesuffix("/v1"))
         assert ask(backend("http://models.example/v1"), request())[0].text == "好"
         assert server.headers[-1]["host"] == "models.example"
-        monkeypatch.setenv("ALL_PROXY", "socks9://me:secret@127.0.0.1:9")
-        assert ask(backend(server), request())[0].text == "好", "nothing stands before this machine"
-        with pytest.raises(EndpointError, match="ALL_PROXY") as caught:
-            ask(backend("http://models.example/v1"), request())
-        assert "secret" not in str(caught.value)
-
-
-def test_socks_works_and_a_failed_connection_names_its_way(no_proxies, monkeypatch) -> None:
-    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as closed:
-        place = f"socks5://me:secret@127.0.0.1:{closed.server_address[1]}"
-    monkeypatch.setenv("all_proxy", place)  # nobody listens there any more
-    with pytest.raises(
-        EndpointError, match=r"no connection through the proxy socks5://127.0.0.1:\d+, "
-    ) as caught:
+        monkeypatch.delenv("HTTP_PROXY")
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        same = backend(server)  # a notebook has a loop for each cell
+        assert [ask(same, request())[0].text for _ in range(2)] == ["好"] * 2 and same._client.is_closed()
+    with pytest.raises(EndpointError, match=told) as caught:
         ask(backend("http://models.example/v1"), request())
-    assert "secret" not in str(caught.value) and "models.example" in str(caught.value)
-    monkeypatch.setenv("no_proxy", "models.example")
-    with pytest.raises(EndpointError, match=r"no connection, or a broken one: \[Errno"):
-        ask(backend("http://models.example/v1"), request())
+    assert "secret" not in str(caught.value)
 
 
 def test_the_address_may_be_that_of_the_sdks_variable_and_a_key_must_be_there(monkeypatch) -> None:

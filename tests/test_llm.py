@@ -112,9 +112,7 @@ def test_a_model_is_told_in_the_language_of_its_prompt_what_was_wrong(bad, chine
 
 
 def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
-    backend = ScriptedBackend(
-        ["一二三四五六", "一二三四五", "五四三二一", "", "", "", "", "", "", "一二三四五六七"]
-    )
+    backend = ScriptedBackend(["一二三四五六", "一二三四五", "五四三二一", *[""] * 6, "一二三四五六七"])
     answer = ask(backend, parser=short)
     assert (answer.value, answer.outcome, answer.violations) == (
         "五四三二一",
@@ -123,13 +121,8 @@ def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
     )
 
 
-LOST = [Reply(text=""), Reply(text="", finish_reason="lost"), Reply(text='{"mood": "开'),
-        Reply(text="<html>502"), Reply(text='{"mood": "a"', finish_reason="length"),
-        Reply(text="å¼€å¿ƒæ˜¯ä»€ä¹ˆ")]  # fmt: skip
-
-
-@pytest.mark.parametrize("lost", LOST)
-def test_a_reply_that_did_not_arrive_whole_costs_no_attempt_but_comes_to_an_end(lost: Reply) -> None:
+@pytest.mark.parametrize("lost", [Reply(text="", finish_reason="lost"), '{"mood": "开', "å¼€å¿ƒæ˜¯ä»€ä¹ˆ"])
+def test_a_reply_that_did_not_arrive_whole_costs_no_attempt_but_comes_to_an_end(lost) -> None:
     backend = ScriptedBackend([lost] * LOST_IN_A_ROW + ["不会", *[lost] * LOST_IN_A_ROW, GOOD])
     answer = ask(backend)
     assert (answer.value, answer.attempts) == ("开心", 2) and len(backend.requests) == 2 * LOST_IN_A_ROW + 2
@@ -157,11 +150,9 @@ def test_whatever_is_asked_again_is_counted_as_tried_again(said, parser, counted
 @pytest.mark.parametrize(
     ("reply", "outcome", "asked"),
     [
-        (Reply(text="", refusal=True), "refusal", 5),
         (Reply(text="", finish_reason="content_filter"), "filtered", 5),
         (Reply(text="", finish_reason="length", think_characters=9), "length", 5),
         (Reply(text="413: too long", finish_reason="rejected"), "rejected", 1),
-        (Reply(text="time-out", finish_reason="failed"), "failed", 1),
     ],
 )
 def test_what_is_no_answer_is_written_down_as_such_and_asked_for_by_the_next_run(
@@ -334,10 +325,8 @@ def test_a_reply_cut_anywhere_is_never_repaired() -> None:
     ("text", "line"),
     [
         ("阿橙：“今天好累”", "今天好累"),
-        ("\n“真的吗？”他问\n", "“真的吗？”他问"),
-        ("<think>想</think>好啊\n第二句", "好啊"),
-        ("甲: 《活着》", "《活着》"),
-        ("```\n好\n```", "好"),
+        ("<think>想</think>\n“真的吗？”他问\n第二句", "“真的吗？”他问"),
+        ("```\n甲: 《活着》\n```", "《活着》"),
         ("\u200b\n", ""),
     ],
 )
