@@ -345,6 +345,7 @@ class Profile(Setting):
 
     def replace(self, **settings: Any) -> "Profile":
         """The profile with other values of these settings, named as in `SET=` and checked anew."""
+        _check_own_dialogues(_laid_over({}, settings))
         changed = _validated(_laid_over(self.model_dump(exclude_unset=True), settings))
         changed._file = self._file
         return changed

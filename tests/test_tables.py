@@ -161,6 +161,10 @@ def test_table_1_by_hand() -> None:
     fitted = cell(got, "news-6", "consistency", "greedy")
     assert (fitted["mean"].value, fitted.n, fitted.unscored, fitted.difference) == (71, 2, 0, 3)
     assert np.isnan(fitted["mean"].low)  # one dialogue has no interval
+    own = [one.model_copy(update={"kind": "own"}) for one in dialogues("news-a", "news-b")]
+    of_own = tables.table_1(ratings(scores), texts(fit), own, profile)
+    assert cell(of_own, "own-6", "judge", "greedy")["mean"] == of_two, "one's own dialogues have a row, too"
+    assert list(tables.table_1_printed(of_own).Dataset) == ["Own 6 Turns"]
 
 
 def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
