@@ -59,7 +59,7 @@ def test_p_yes_by_hand() -> None:
     assert judges.p_yes(Reply(text="是", first_token={"不是": -0.1})) == 0
 
 
-@pytest.mark.parametrize("text", ["也许", "", "是否", "50"])
+@pytest.mark.parametrize("text", ["也许", "", "是否"])
 def test_an_unusable_word(text) -> None:
     with pytest.raises(UnusableReply, match="yes"):
         judges.p_yes(Reply(text=text))
@@ -72,15 +72,10 @@ def tops(**p: float) -> dict[str, float]:
     return {token: math.log(value) for token, value in p.items()}
 
 
-@pytest.mark.parametrize(
-    "first",
-    [{"Sure": -0.01, "否": -11.5}, tops(Sure=0.99, 是=0.005), tops(好=0.5, 是=0.3, 否=0.1),
-     tops(好=0.1, 行=0.1, 可=0.1, 是=0.12, 否=0.1), {"是": -20.0, "否": -21.0}],
-)  # fmt: skip
-@pytest.mark.parametrize("text", ["Sure", "是", "否"])
-def test_a_reply_that_is_most_likely_something_else_is_no_reading(first, text) -> None:
-    with pytest.raises(UnusableReply, match="unsure of yes and no: "):
-        judges.p_yes(Reply(text=text, first_token=first))
+@pytest.mark.parametrize("first", [{"Sure": -0.01, "否": -11.5}, tops(好=0.5, 是=0.3, 否=0.1)])
+def test_a_reply_that_is_most_likely_something_else_is_no_reading(first) -> None:
+    with pytest.raises(UnusableReply, match="unsure of yes and no"):
+        judges.p_yes(Reply(text="是", first_token=first))
 
 
 def pairs() -> list[tuple[judges.Query, object]]:
@@ -108,20 +103,12 @@ def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(t
 
 
 def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
-    answers = [
-        value
-        for path in (paths.example / "recordings" / "evaluation").glob("*.jsonl.gz")
-        for _, _, value in rec.read_file(path)
-    ]
+    folder = paths.example / "recordings" / "evaluation"
+    answers = [value for path in folder.glob("*.jsonl.gz") for _, _, value in rec.read_file(path)]
     assert len(answers) > 10_000
     for value in answers:
-        assert (
-            0
-            <= judges.p_yes(
-                Reply(text=value["text"], first_token=value["first_token"], yes_no=value["yes_no"])
-            )
-            <= 1
-        )
+        reply = Reply(**{name: value[name] for name in ("text", "first_token", "yes_no")})
+        assert 0 <= judges.p_yes(reply) <= 1
 
 
 def test_the_runs_own_wording_is_what_it_always_was() -> None:
@@ -165,7 +152,7 @@ def ratings_json(*numbers: int, **changes: object) -> str:
     )
 
 
-@pytest.mark.parametrize("numbers", [(1,), (1, 1), (1, 3), (1, 2, 2), (1, 2, 3)])
+@pytest.mark.parametrize("numbers", [(1,), (1, 1), (1, 2, 3)])
 def test_missing_doubled_or_surplus_numbers_are_unusable(numbers) -> None:
     with pytest.raises(UnusableReply, match="not the numbers asked for: 2"):
         judges.parse_ratings(Reply(text=ratings_json(*numbers)), 2)
@@ -200,11 +187,7 @@ def test_transcript_numbers_memes_in_order_of_turns() -> None:
     lines = judges.transcript(item()).split("\n")
     assert lines[:3] == ["阿橙：周末去爬山吗？", "老柏：［表情包1：字m1］", "老柏：天气预报说有雨"]
     assert lines[5:7] == ["阿橙：［表情包2：字m2］", "阿橙：锅底要辣的"] and len(lines) == 8
-    after = judges.transcript(item(), "after").split("\n")
-    assert after[1:3] == ["老柏：天气预报说有雨", "老柏：［表情包1：字m1］"]
     assert len(judges.transcript(item(4)).split("\n")) == 5
-    silent = {**MEMES, "m1": MEMES["m1"].model_copy(update={"text": ""})}
-    assert "［表情包1：没有文字］" in judges.transcript(item(memes=silent))
 
 
 NAMES = ("n1", "n2", "n3", "n4")
@@ -328,26 +311,21 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
 
 
 @pytest.mark.parametrize("vision", [True, False])
-def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
-    vision: bool, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(vision, tmp_path, monkeypatch) -> None:
     drawn: list[int] = []
-    saved: list[list] = []
     monkeypatch.setattr(judges, "draw_chat", lambda spec, files: drawn.append(1))
     monkeypatch.setattr(judges, "encode", lambda picture: b"\xff\xd8jpeg")
+    url = "data:image/jpeg;base64,/9hqcGVn"
 
     class Seeing(ScriptedBackend):
         async def complete(self, request):
-            assert [image.load() for image in request.messages[0].images] == [
-                "data:image/jpeg;base64,/9hqcGVn"
-            ] * vision
+            assert [image.load() for image in request.messages[0].images] == [url] * vision
             return await super().complete(request)
 
     def rate(*backends) -> list:
         @contextmanager
         def chat(role: str, stage: str, number: int):
-            store = Recordings(stage, [tmp_path], tmp_path)
-            yield Chat(backends[number], store)
+            yield Chat(backends[number], Recordings(stage, [tmp_path], tmp_path))
 
         run = SimpleNamespace(
             profile=made_up.profile(
@@ -357,65 +335,40 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(
             read=lambda name: tmp_path / name,
             endpoint=lambda role, number: settings.Endpoint(model="m", vision=vision),
             chat=chat,
-            save=lambda rows, schema: saved.append(rows),
+            save=lambda rows, schema: None,
         )
         dialogues = {"news-made-1": made_up.dialogue()}
         return judges.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
 
-    reply = json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})
-    (first,) = rate(Seeing([reply]))
+    (first,) = rate(Seeing([json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})]))
     assert (first.overall, first.judge) == (40, "scripted rating") and len(drawn) == vision
     assert rate(Seeing([])) == [first] and len(drawn) == vision, "not to be replayed"
     both = rate(Seeing([]), Seeing([]))
     assert [r.judge for r in both] == ["scripted rating", "scripted rating 2"], "two judges are not pooled"
-    assert saved == [[first], [first], both]
 
 
 CHATS = [f"news-{n}" for n in range(7)]
 
 
-def random_grades(seed: int) -> made_turns.Grades:
-    """Made-up grades: most pairs ungraded, the others at random."""
-    rng = np.random.default_rng(seed)
-    return {
+def test_every_item_is_what_its_kind_says() -> None:
+    """Of six turns each in seven dialogues, graded at random: at most two turns a dialogue have all kinds."""
+    rng = np.random.default_rng(1)
+    given = {
         (name, turn, meme): tuple(map(int, rng.choice([0, 0, 0, 1, 2, 2], size=2)))
-        for name in CHATS
-        for turn in range(2, 7)
-        for meme in made_turns.MEMES
-        if rng.random() < 0.6
-    }
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_every_item_is_what_its_kind_says(seed) -> None:
-    grades = random_grades(seed)
-    sums = {key: sum(both) for key, both in grades.items()}
-    items = judges.draw_items(made_turns.judged(CHATS, grades))
+        for name in CHATS for turn in range(2, 7) for meme in made_turns.MEMES if rng.random() < 0.6
+    }  # fmt: skip
+    items = judges.draw_items(made_turns.judged(CHATS, given))
     assert items and [item.kind for item in items] == list(KINDS) * (len(items) // 3)
-    for item in items:
-        here = sums.get(item.pair)
-        others = [sums.get((item.dialogue_id, t, item.meme_id), 0) for t in range(2, 7) if t != item.turn]
-        if item.kind == "fitting":
-            assert here >= 3
-        elif item.kind == "random":
-            assert here is None or here < 2
+    assert max(Counter(name for name, _ in {(i.dialogue_id, i.turn) for i in items}).values()) == 2
+    for kind, name, turn, meme in items:
+        here = given.get((name, turn, meme))
+        elsewhere = [sum(given.get((name, t, meme), (0, 0))) for t in range(2, 7) if t != turn]
+        if kind == "fitting":
+            assert sum(here) >= 3
+        elif kind == "random":
+            assert here is None or sum(here) < 2
         else:
-            assert grades[item.pair] == (0, 0) and max(others) >= 3
-    # Two turns of every dialogue, or as many as qualify, counted here in a slower way.
-    able = Counter(
-        name
-        for name in CHATS
-        for turn in range(2, 7)
-        if any(sums.get((name, turn, m), 0) >= 3 for m in made_turns.MEMES)
-        and any(
-            grades.get((name, turn, m)) == (0, 0)
-            and any(sums.get((name, t, m), 0) >= 3 for t in range(2, 7) if t != turn)
-            for m in made_turns.MEMES
-        )
-    )
-    turns = {(item.dialogue_id, item.turn) for item in items}
-    assert len(items) == 3 * len(turns)
-    assert Counter(name for name, _ in turns) == {name: min(2, count) for name, count in able.items()}
+            assert here == (0, 0) and max(elsewhere) >= 3
 
 
 class MadeUpEmbedder:

@@ -103,20 +103,6 @@ def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypat
 # --- In a browser
 
 
-def test_another_strategy_shows_its_memes_at_its_turns(driver) -> None:
-    sources = [card.get_attribute("src") for card in all_of(driver, ".card img")]
-    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
-    assert turns_with_memes(driver) == list(SENT) and one(driver, "#gate").is_displayed()
-    assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[0]}
-    choose_strategy(driver, "sampling")
-    assert turns_with_memes(driver) == list(SENT)
-    assert {i.get_attribute("src") for i in all_of(driver, ".turn img")} == {sources[1]}
-    choose_strategy(driver, "random")
-    assert turns_with_memes(driver) == [3, 4] and not one(driver, "#gate").is_displayed()
-    all_of(driver, ".turn")[2].click()
-    assert "Random sends" in one(driver, "#steps").text
-
-
 def move(driver, slider: str, value: float) -> None:
     driver.execute_script(
         "const slider = document.getElementById(arguments[0]); slider.value = arguments[1];"
@@ -125,8 +111,22 @@ def move(driver, slider: str, value: float) -> None:
     )  # fmt: skip
 
 
-def test_the_gate_by_hand_and_under_moved_sliders(driver) -> None:
-    """theta_k = theta0 + exp(-k) after a meme (Eq. 23), on the scale of the best scores."""
+def test_a_journey_through_the_page(driver) -> None:
+    """Tabs, chat, gate, game and keyboard; hostile texts are shown as they are and no script of theirs runs.
+
+    theta_k = theta0 + exp(-k) after a meme (Eq. 23), on the scale of the best scores.
+    """
+    from selenium.webdriver import ActionChains, Keys
+
+    sources = [card.get_attribute("src") for card in all_of(driver, ".card img")]
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
+    assert turns_with_memes(driver) == list(SENT) and one(driver, "#gate").is_displayed()
+    assert {image.get_attribute("src") for image in all_of(driver, ".turn img")} == {sources[0]}
+    choose_strategy(driver, "random")
+    assert turns_with_memes(driver) == [3, 4] and not one(driver, "#gate").is_displayed()
+    all_of(driver, ".turn")[2].click()
+    assert "Random sends" in one(driver, "#steps").text
+
     choose_strategy(driver, "yours")
     assert turns_with_memes(driver) == list(SENT), "nothing was moved: the run's own gate"
     all_of(driver, ".turn")[2].click()
@@ -135,6 +135,42 @@ def test_the_gate_by_hand_and_under_moved_sliders(driver) -> None:
     assert turns_with_memes(driver) == [5, 6] and "2 memes" in one(driver, "#rate").text
     move(driver, "penalty", 4)
     assert turns_with_memes(driver) == [5], "the second is held back by the rise"
+
+    one(driver, "#game").click()
+    assert [label.text for label in all_of(driver, "#strategies label")] == ["1", "2"]
+    assert "Random" not in one(driver, "#steps").text and "graded" not in one(driver, "#steps").text
+    all_of(driver, "#rate button")[0].click()
+    assert re.match("(Right|No). 1 is (random|Greedy), 2 is (random|Greedy)", one(driver, "#rate").text)
+    all_of(driver, "#rate button")[1].click()
+
+    def press(*keys: str) -> None:
+        ActionChains(driver).send_keys(*keys).perform()
+
+    choose_strategy(driver, "greedy")
+    one(driver, "#strategies input:checked").send_keys("")
+    press(Keys.RIGHT)  # strategies are radio buttons
+    assert one(driver, "#strategies input:checked").get_attribute("value") == "random"
+    driver.execute_script("document.querySelector('.turn[aria-current=true]').focus()")
+    press(Keys.HOME, Keys.DOWN, Keys.DOWN)
+    assert picked(driver) == ["3"]
+    press(Keys.END)
+    assert picked(driver) == ["8"] and driver.switch_to.active_element.get_attribute("data-turn") == "8"
+
+    while "news-</script>" not in one(driver, "#origin").text:
+        one(driver, "#next").click()
+    spoken = all_of(driver, ".turn")[2].find_element("css selector", ".words [lang=zh]")
+    assert spoken.get_property("textContent") == HOSTILE
+    choose_strategy(driver, "sampling")
+    assert one(driver, ".turn img").get_attribute("alt") == f"Meme: 字m2{HOSTILE}"
+    # Against the day when an escape is forgotten: the page allows its own script only.
+    driver.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
+        "document.body.append(s);"
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked = 1\">');"
+    )
+    assert driver.execute_async_script("setTimeout(() => arguments[0](window.hacked), 50)") is None
+    refused = browser.errors(driver)  # taken out, so that the fixture finds no other
+    assert sum("Content Security Policy" in message for message in refused) == 2
 
 
 @pytest.mark.parametrize(("std", "theta0", "penalty"), [(1.0, 0.25, 0.2), (5.0, 0.05, 0.0), (0.02, 3.0, 1.0)])
@@ -155,57 +191,6 @@ def test_sliders_reach_as_far_as_the_scores_in_usable_steps(opened, tmp_path, st
         move(opened, "theta0", float(np.mean(sorted(scores)[-wanted - 1 : len(scores) - wanted + 1])))
         assert len(turns_with_memes(opened)) == wanted
     assert browser.errors(opened) == []
-
-
-def test_the_game_hides_who_is_random_until_the_guess(driver) -> None:
-    one(driver, "#game").click()
-    labels = [label.text for label in all_of(driver, "#strategies label")]
-    assert labels == ["1", "2"] and turns_with_memes(driver) == list(SENT)
-    assert "Random" not in one(driver, "#steps").text and "graded" not in one(driver, "#steps").text
-    all_of(driver, "#rate button")[0].click()
-    assert re.match("(Right|No). 1 is (random|Greedy), 2 is (random|Greedy)", one(driver, "#rate").text)
-    all_of(driver, "#rate button")[1].click()
-    assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
-
-
-def test_everything_can_be_done_with_the_keyboard(driver) -> None:
-    from selenium.webdriver import ActionChains, Keys
-
-    def press(*keys: str) -> None:
-        ActionChains(driver).send_keys(*keys).perform()
-
-    one(driver, "#strategies input:checked").send_keys("")
-    press(Keys.RIGHT)  # strategies are radio buttons
-    assert one(driver, "#strategies input:checked").get_attribute("value") == "random"
-    press(Keys.TAB, Keys.TAB, Keys.SPACE)
-    assert not one(driver, "#english").is_selected()
-    driver.execute_script("document.getElementById('previous').focus()")
-    press(Keys.TAB, Keys.DOWN)  # the list of chats
-    assert one(driver, "#origin").text.startswith("题news-</script>")
-    press(Keys.TAB, Keys.ENTER)  # the next one
-    assert one(driver, "#origin").text.startswith("题role-b")
-    driver.execute_script("document.querySelector('.turn[aria-current=true]').focus()")
-    press(Keys.HOME, Keys.DOWN, Keys.DOWN)
-    assert picked(driver) == ["3"]
-    press(Keys.END)
-    assert picked(driver) == ["8"] and driver.switch_to.active_element.get_attribute("data-turn") == "8"
-
-
-def test_hostile_texts_are_shown_as_they_are_and_a_script_would_not_run(driver) -> None:
-    one(driver, "#next").click()
-    said = all_of(driver, ".turn")[2].find_element("css selector", ".words [lang=zh]")
-    assert said.get_property("textContent") == HOSTILE
-    choose_strategy(driver, "sampling")
-    assert one(driver, ".turn img").get_attribute("alt") == f"Meme: 字m2{HOSTILE}"
-    # Against the day when an escape is forgotten: the page allows its own script only.
-    driver.execute_script(
-        "const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
-        "document.body.append(s);"
-        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked = 1\">');"
-    )
-    assert driver.execute_async_script("setTimeout(() => arguments[0](window.hacked), 50)") is None
-    refused = browser.errors(driver)  # taken out, so that the fixture finds no other
-    assert sum("Content Security Policy" in message for message in refused) == 2
 
 
 # --- The example's page

@@ -141,16 +141,11 @@ def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "said"),
     [
-        (1.0, 1.0 + 9e-7, []),
         (0.293275, 0.293274, []),  # one unit of the last decimal, and more than 1e-6 in binary
-        ({"x": [1, "a", None, True]}, {"x": [1, "a", None, True]}, []),
         (1.0, 1.0 + 2e-6, [": 1.0 and 1.000002"]),
-        ("m01", "m02", [": 'm01' and 'm02'"]),
-        (None, 0.0, [": None and 0.0"]),
-        (True, 1, [": True and 1"]),
-        ([1, 2], [1], [": 2 and 1 entries"]),
-        ({"x": {"y": [0, {"z": 1.0}]}}, {"x": {"y": [0, {"z": 2.0}]}}, [".x.y.1.z: 1.0 and 2.0"]),
-        ({"x": 1}, {"x": 1, "y": 2}, [".y: only in one"]),
+        ([True, "m01"], [1, "m02"], [".0: True and 1", ".1: 'm01' and 'm02'"]),
+        ({"x": {"y": [0, {"z": None}]}}, {"x": {"y": [0, {"z": 2.0}]}}, [".x.y.1.z: None and 2.0"]),
+        ({"x": [1]}, {"x": [], "y": 2}, [".y: only in one", ".x: 1 and 0 entries"]),
     ],
 )
 def test_values_are_equal_to_a_millionth(a, b, said) -> None:

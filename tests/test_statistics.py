@@ -1,4 +1,5 @@
-import itertools
+"""Streams of random numbers, intervals and p-values, coefficients; an estimate as a cell of a table."""
+
 import json
 
 import numpy as np
@@ -6,9 +7,6 @@ import pandas as pd
 import pytest
 import scipy.stats
 import simulated
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from simulated import World
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
@@ -114,22 +112,19 @@ def test_dialogues_that_are_all_alike_give_no_interval(value) -> None:
 # --- too few dialogues
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 6, 7])
+@pytest.mark.parametrize("n", [1, 5, 6])
 def test_too_few_dialogues_give_no_interval_and_no_p(n) -> None:
     """Below six nothing can be clear."""
     assert statistics.MIN_CLUSTERS == 6
     known, generator = n >= 6, rng()
     a = {(f"d{i}", t): 2.0 + generator.normal() for i in range(n) for t in range(3)}
     b = {key: generator.normal() for key in a}
-    scores, others = ([(key[0], value) for key, value in side.items()] for side in (a, b))
-    clusters = [key[0] for key in a]
-    pairs = [(int(x > 2), int(y > 0)) for x, y in zip(a.values(), b.values(), strict=True)]
+    sides = ([(key[0], value) for key, value in side.items()] for side in (a, b))
     tested = (statistics.paired_difference(a, b), statistics.unpaired_difference(a, b))
     found = (
         *tested,
-        statistics.cluster_auc(scores, others),
-        statistics.cluster_mean(list(a.values()), clusters),
-        statistics.cluster_kappa(pairs, clusters, 2),
+        statistics.cluster_auc(*sides),
+        statistics.cluster_mean([*a.values()], [k[0] for k in a]),
     )
     assert all(np.isfinite(item.low) == np.isfinite(item.high) == known for item in found)
     assert all((item.p is not None) == known for item in tested)
@@ -234,28 +229,18 @@ def auc_of_halves(first, second) -> float:
     return roc_auc_score(np.repeat([1, 0], len(first)), np.concatenate([first, second]))
 
 
-@pytest.mark.parametrize(
-    ("estimate", "library", "ends"),
-    [
-        (lambda: statistics.cluster_kappa(ITEMS, CLUSTERS, 4), weighted_kappa, COEFFICIENT),
-        (
-            lambda: statistics.cluster_auc(*(list(zip(CLUSTERS, x, strict=True)) for x in ITEMS.T)),
-            auc_of_halves,
-            MEASURE,
-        ),
-    ],
-    ids=["kappa", "auc"],
-)
-def test_a_coefficient_and_its_interval_are_made_of_the_librarys_values(estimate, library, ends) -> None:
-    got = estimate()
+@pytest.mark.parametrize("kind", [COEFFICIENT, MEASURE], ids=["kappa", "auc"])
+def test_a_coefficient_and_its_interval_are_made_of_the_librarys_values(kind) -> None:
+    if kind == COEFFICIENT:
+        got, library = statistics.cluster_kappa(ITEMS, CLUSTERS, 4), weighted_kappa
+    else:
+        sides = (list(zip(CLUSTERS, x, strict=True)) for x in ITEMS.T)
+        got, library = statistics.cluster_auc(*sides), auc_of_halves
     without = np.array([library(*ITEMS[i != CLUSTERS].T) for i in range(10)])
     found = LeftOut(np.asarray(library(*ITEMS.T)), without, np.full(10, 0.1))
     assert got.value == pytest.approx(float(found.value), abs=1e-12)
-    assert (got.low, got.high) == pytest.approx(tuple(map(float, statistics.interval(found, ends))))
-
-
-def test_what_does_not_vary_has_no_coefficient() -> None:
-    assert np.isnan(statistics.cluster_kappa([(1, 1), (1, 1)], range(2), 2).value)
+    assert (got.low, got.high) == pytest.approx(tuple(map(float, statistics.interval(found, kind))))
+    assert np.isnan(statistics.cluster_kappa([(1, 1), (1, 1)], range(2), 2).value), "nothing varies"
 
 
 # --- an estimate as a cell
@@ -307,29 +292,6 @@ def alpha(values: np.ndarray) -> float:
 def test_the_published_example_of_alpha_also_far_from_zero() -> None:
     assert alpha(PUBLISHED) == pytest.approx(0.849, abs=0.0005)
     assert alpha(PUBLISHED + 1e7) == pytest.approx(alpha(PUBLISHED))
-
-
-def slow_alpha(values: np.ndarray) -> float:
-    """The definition word by word: 1 - D_o / D_e over all pairs of pairable values."""
-    units = [[v for v in column if v == v] for column in values.T]
-    units = [unit for unit in units if len(unit) > 1]
-    pooled = [value for unit in units for value in unit]
-    n = len(pooled)
-    pairs = [(unit, pair) for unit in units for pair in itertools.permutations(unit, 2)]
-    observed = sum((c - k) ** 2 / (len(unit) - 1) for unit, (c, k) in pairs)
-    expected = sum((c - k) ** 2 for c, k in itertools.permutations(pooled, 2))
-    return 1 - (observed / n) / (expected / (n * (n - 1))) if n and expected else np.nan
-
-
-tables = st.tuples(st.integers(1, 4), st.integers(1, 6)).flatmap(
-    lambda shape: arrays.arrays(float, shape, elements=st.sampled_from([_, 0.0, 1.0, 2.5, 40.0, 100.0]))
-)
-
-
-@given(tables)
-@settings(max_examples=300)
-def test_alpha_is_its_definition(values) -> None:
-    assert alpha(values) == pytest.approx(slow_alpha(values), abs=1e-9, nan_ok=True)
 
 
 def test_alpha_of_full_agreement_of_chance_and_where_it_is_not_defined() -> None:
