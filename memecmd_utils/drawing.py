@@ -319,11 +319,10 @@ def chat_from_dialogue(
     dialogue: Dialogue,
     memes: Mapping[int, str],
     n_turns: int | None = None,
-    meme_position: Literal["before", "after"] = "before",
 ) -> ChatSpec:
     """Build the screenshot of a dialogue's first `n_turns` turns with memes: their ids by turn.
 
-    A owns the phone and stands right; the meme of turn t is a bubble of its speaker beside u_t.
+    A owns the phone and stands right; the meme of turn t is a bubble of its speaker before u_t.
     """
     names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
     # Times are part of the picture only: any fixed choice that looks natural will do.
@@ -337,8 +336,7 @@ def chat_from_dialogue(
             stamp = f"{minute // 60 % 24}:{minute % 60:02d}"
         parts: list[Bubble] = [Bubble(side=side, name=names[turn.speaker], text=turn.text)]
         if turn.turn in memes:
-            bubble = Bubble(side=side, name=names[turn.speaker], meme_id=memes[turn.turn])
-            parts.insert(0 if meme_position == "before" else 1, bubble)
+            parts.insert(0, Bubble(side=side, name=names[turn.speaker], meme_id=memes[turn.turn]))
         parts[0] = parts[0].model_copy(update={"stamp": stamp})
         bubbles += parts
     clock = f"{(minute + 5) // 60 % 24}:{(minute + 5) % 60:02d}"
@@ -535,14 +533,12 @@ def parts() -> Any:
     return files.templates(initials=initials).get_template("chat.html.j2").module
 
 
-def chat(
-    turns: Sequence[ShownTurn], meme_position: Literal["before", "after"] = "before", english: bool = False
-) -> str:
-    """A chat like a phone's: A stands right, a meme before or after its turn's text.
+def chat(turns: Sequence[ShownTurn], english: bool = False) -> str:
+    """A chat like a phone's: A stands right, a meme before its turn's text.
 
     `english` writes glosses below the Chinese; otherwise they show where a reader points at it.
     """
-    return str(parts().chat(turns, meme_position, english))
+    return str(parts().chat(turns, english))
 
 
 def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
@@ -625,7 +621,6 @@ def show_chat(
     english: bool = True,
     notes: Mapping[int, str] | None = None,
     bands: Mapping[int, str] | None = None,
-    meme_position: Literal["before", "after"] = "before",
 ) -> "HTML":
     """The dialogue as bubbles, with the meme of each turn in `picks`; A stands right.
 
@@ -653,7 +648,7 @@ def show_chat(
                 colour=colours.get(band, ""),
             )
         )
-    return _display(parts().styles(), chat(shown, meme_position, english))
+    return _display(parts().styles(), chat(shown, english))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":

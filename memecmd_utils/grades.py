@@ -205,7 +205,7 @@ def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequenc
     Only for its own dialogues: another model's, or a user's, may bear the same ids with other words.
     """
     turns = {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if d.source == "authored"}
-    if not turns or profile.models.llm != "authored" or profile.retrieval.meme_position != "before":
+    if not turns or profile.models.llm != "authored":
         return NONE
     found = load_truth()
     known = {meme.meme_id for meme in memes if meme.source == "drawn"}

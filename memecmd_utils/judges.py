@@ -322,18 +322,16 @@ class RatingsReply(BaseModel):
     ratings: list[MemeRating]
 
 
-def transcript(shown: Excerpt, meme_position: Literal["before", "after"] = "before") -> str:
+def transcript(shown: Excerpt) -> str:
     """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
     numbers = {turn: number for number, turn in enumerate(shown.memes, start=1)}
     lines = []
     for turn in shown.dialogue.turns[: shown.n_turns]:
         name = shown.dialogue.name_a if turn.speaker == "A" else shown.dialogue.name_b
-        here = [f"{name}：{turn.text}"]
         if turn.turn in numbers:
             text = shown.memes[turn.turn].text or "没有文字"
-            bubble = f"{name}：［表情包{numbers[turn.turn]}：{text}］"
-            here.insert(0 if meme_position == "before" else 1, bubble)
-        lines += here
+            lines.append(f"{name}：［表情包{numbers[turn.turn]}：{text}］")
+        lines.append(f"{name}：{turn.text}")
     return "\n".join(lines)
 
 
@@ -341,7 +339,6 @@ def rating_request(
     shown: Excerpt,
     seed: int,
     screenshot: tuple[str, Callable[[], bytes]] | None = None,
-    meme_position: Literal["before", "after"] = "before",
 ) -> Request:
     """One call for all memes of an excerpt, from a screenshot or as text.
 
@@ -352,7 +349,7 @@ def rating_request(
         "rating",
         has_image=screenshot is not None,
         n_memes=len(shown.memes),
-        transcript=transcript(shown, meme_position),
+        transcript=transcript(shown),
         dimensions={dimension: words()[dimension]["rating"] for dimension in DIMENSIONS},
         fence=prompts.fence,
     )
@@ -380,17 +377,16 @@ def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
 
 async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     """One call an excerpt."""
-    position = judge.profile.retrieval.meme_position
 
     async def ask_about(excerpt: Excerpt) -> Answer:
         draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
         picture = None
         if judge.pictures is not None:
             ids = {turn: meme.meme_id for turn, meme in excerpt.memes.items()}
-            spec = chat_from_dialogue(excerpt.dialogue, ids, excerpt.n_turns, position)
+            spec = chat_from_dialogue(excerpt.dialogue, ids, excerpt.n_turns)
             # As phones send it: a PNG takes four times as long as the drawing itself.
             picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
-        request = rating_request(excerpt, int(draws.integers(2**31)), picture, position)
+        request = rating_request(excerpt, int(draws.integers(2**31)), picture)
         answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
         if answer.value is None:
             return f"{answer.outcome}: {answer.reason}"

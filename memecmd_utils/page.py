@@ -204,7 +204,6 @@ def chat_payload(
         "gates": run.load_json("gates.json"),
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
-        "meme_position": profile.retrieval.meme_position,
         "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, create_model
@@ -82,7 +82,6 @@ def choose(
     *,
     seed: int,
     n_items: int = ITEMS,
-    meme_position: Literal["before", "after"] = "before",
 ) -> Form:
     """Choose up to `n_items` items, as many for each strategy: a simple random sample of its placements.
 
@@ -103,8 +102,7 @@ def choose(
         raise FormError("nothing to rate: run 04_retrieval, which places memes")
     order = [list(drawn)[i] for i in rng.permutation(len(drawn))]
     items = tuple(
-        Item(_digest(seed, place), place[2], _lines(dialogues[place[0]], place[1], meme_position))
-        for place in order
+        Item(_digest(seed, place), place[2], _lines(dialogues[place[0]], place[1])) for place in order
     )
     name = _digest(seed, items)
     rows = [
@@ -120,12 +118,12 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(files.dumps(parts).encode()).hexdigest()[:10]
 
 
-def _lines(dialogue: Dialogue, turn: int, position: str) -> tuple[tuple[str, str, str], ...]:
-    """The last turns up to u_t with the meme's place beside u_t; A owns the phone and stands right."""
+def _lines(dialogue: Dialogue, turn: int) -> tuple[tuple[str, str, str], ...]:
+    """The last turns up to u_t with the meme's place before u_t; A owns the phone and stands right."""
     sides = {"A": ("right", dialogue.name_a or "A"), "B": ("left", dialogue.name_b or "B")}
     seen = [t for t in dialogue.turns if turn - WINDOW < t.turn <= turn]
     lines = [(*sides[t.speaker], t.text) for t in seen]
-    lines.insert(len(lines) - (position == "before"), (*sides[seen[-1].speaker], ""))
+    lines.insert(len(lines) - 1, (*sides[seen[-1].speaker], ""))
     return tuple(lines)
 
 
@@ -194,9 +192,8 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
     memes = {meme.meme_id: meme for meme in run.load(Meme)}
     form, tables, verdict = None, {}, "No person has rated this run."
     if placements:
-        position = run.profile.retrieval.meme_position
         asked = [placed for placed in placements if placed.strategy in COMPARED] or placements
-        form = choose(asked, dialogues, seed=run.profile.seed, meme_position=position)
+        form = choose(asked, dialogues, seed=run.profile.seed)
         sources = {turn.source for name in form.key.dialogue_id for turn in dialogues[name].turns}
         by_models = all(source.startswith(("authored", "model ")) for source in sources)
         folder = run.read("memes.parquet").parent

@@ -370,7 +370,7 @@ def screenshot(
     """Draw a dialogue, or its first turns, with the memes of one strategy."""
     name = dialogue.dialogue_id
     mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
-    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns, run.profile.retrieval.meme_position)
+    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns)
     return drawing.draw_chat(spec, {meme: run.read(memes[meme].file) for meme in mine.values()})
 
 

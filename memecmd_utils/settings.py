@@ -262,14 +262,11 @@ class RetrievalSettings(Setting):
     theta0: float | Literal["auto"] = "auto"
     threshold_penalty: float = Field(1.0, ge=0)
     threshold_decay: float = Field(1.0, gt=0)
-    learned_penalty: float = Field(0.0, ge=0)
-    """Delta of Eq. 23 for `learned`, whose promise then stands in place of T; 0: it forgets its last meme."""
     wanted_rate: float = Field(0.3, gt=0, lt=1)
     top_k: int = Field(3, ge=1)
     rerank_k: int = Field(20, ge=1)
     """Candidates of the paper's score among which the model of `reranked` chooses."""
     random_rate: float = Field(0.5, ge=0, le=1)
-    meme_position: Literal["before", "after"] = "before"
 
 
 class EvaluationSettings(Setting):

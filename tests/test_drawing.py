@@ -107,12 +107,10 @@ def shown(spec: ChatSpec) -> list[str]:
     return [bubble.meme_id or bubble.text for bubble in spec.bubbles]
 
 
-def test_meme_stands_before_or_after_the_utterance_on_its_speakers_side() -> None:
+def test_meme_stands_before_the_utterance_on_its_speakers_side() -> None:
     memes = {2: "m1", 5: "m2"}
     before = chat_from_dialogue(dialogue(), memes)
     assert shown(before) == [TEXTS[0], "m1", *TEXTS[1:4], "m2", *TEXTS[4:]]
-    after = chat_from_dialogue(dialogue(), memes, meme_position="after")
-    assert shown(after) == [*TEXTS[:2], "m1", *TEXTS[2:5], "m2", TEXTS[5]]
     assert shown(chat_from_dialogue(dialogue(), memes, n_turns=4)) == [TEXTS[0], "m1", *TEXTS[1:4]]
     sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
     assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
@@ -128,7 +126,6 @@ def test_hash_changes_with_content_and_not_with_paths_or_order(monkeypatch: pyte
     others = [
         chat_from_dialogue(dialogue(), {}),
         chat_from_dialogue(dialogue(), {2: "m2"}),
-        chat_from_dialogue(dialogue(), memes, meme_position="after"),
         chat_from_dialogue(dialogue(), memes, n_turns=5),
     ]
     assert len({first, *map(drawing.spec_sha256, others)}) == 1 + len(others)

@@ -102,7 +102,7 @@ class Table:
                 records.append((number, {names[at]: row[at] for at in columns if at < len(row)}))
         return records
 
-    def with_memes(self, memes: Memes, _position: str) -> str:
+    def with_memes(self, memes: Memes) -> str:
         """The text of the table with `MEME_COLUMNS` at the end of each row."""
         columns, out = self.columns(), io.StringIO(newline="")
         writer = csv.writer(out, delimiter=self.delimiter, lineterminator="\n")
@@ -147,7 +147,7 @@ class Json:
     has_memes: bool
     """Whether an earlier insertion wrote it."""
 
-    def with_memes(self, memes: Memes, _position: str) -> str:
+    def with_memes(self, memes: Memes) -> str:
         """The text with `MEME_COLUMNS` as keys; a place is the keys that lead to a message."""
         value = copy.deepcopy(self.value)
         for place, meme in memes.items():
@@ -203,12 +203,12 @@ class Text:
     has_memes: bool
     """Whether an earlier insertion wrote it."""
 
-    def with_memes(self, memes: Memes, position: str) -> str:
+    def with_memes(self, memes: Memes) -> str:
         """The text with lines `[meme ID: FILE]`; a place is (first line, line after the last)."""
         out = self.text.removesuffix("\n").split("\n")
-        for (first, end), meme in sorted(memes.items(), reverse=True):
+        for (first, _), meme in sorted(memes.items(), reverse=True):
             line = f"[meme {meme['meme_id']}: {meme['meme_file']}]"
-            out.insert(end if position == "after" else first, line)
+            out.insert(first, line)
         return "\n".join(out) + "\n"
 
 

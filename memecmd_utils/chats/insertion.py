@@ -169,14 +169,13 @@ def _write(
     head: Mapping[str, str],
 ) -> list[Path]:
     """Write the page with this `head`, the pictures, then the file: a killed insertion can be repeated."""
-    (page, folder), position = _beside(target), library.run.profile.retrieval.meme_position
-    place = "last" if position == "after" else "first"
-    at = {(insertion.chat, getattr(insertion.turn, place)): insertion for insertion in insertions}
+    page, folder = _beside(target)
+    at = {(insertion.chat, insertion.turn.first): insertion for insertion in insertions}
     pictures = {it.meme_id: folder / (it.meme_id + library.picture(it.meme_id).suffix) for it in insertions}
     columns = {key: it.columns(pictures[it.meme_id], strategy) for key, it in at.items()}
     contents = {page: _page(export.chats, at, library, mark=_mark(target), **head).encode()}
     contents |= {path: library.picture(meme_id).read_bytes() for meme_id, path in pictures.items()}
-    contents[target] = export.render(columns, position)
+    contents[target] = export.render(columns)
     try:
         for path, data in contents.items():
             with files.atomic_path(path) as part:
@@ -330,4 +329,4 @@ def _page(
         shown_chats.append({"name": chat.name, "turns": turns})
     page = files.templates(initials=initials).get_template("inserted_chat.html.j2")
     shown = {"chats": shown_chats, "memes": list(memes.values()), **head}
-    return page.render(shown, meme_position=library.run.profile.retrieval.meme_position)
+    return page.render(shown)

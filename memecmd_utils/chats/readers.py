@@ -294,14 +294,14 @@ class Export(NamedTuple):
     taken: str
     """What was read, in one line: tool, people, messages, messages without text."""
 
-    def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]], position: str = "before") -> bytes:
+    def render(self, memes: Mapping[tuple[int, int], Mapping[str, Any]]) -> bytes:
         """The export in UTF-8 with `memes`: (chat, message) to values of `MEME_COLUMNS`.
 
         What was in another encoding begins with a byte order mark, by which spreadsheets know UTF-8.
         """
         at = {self.chats[chat].messages[message].place: values for (chat, message), values in memes.items()}
         is_plain = self.codec == "utf-8" or isinstance(self.content, Json)
-        return self.content.with_memes(at, position).encode("utf-8" if is_plain else "utf-8-sig")
+        return self.content.with_memes(at).encode("utf-8" if is_plain else "utf-8-sig")
 
 
 def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
