@@ -2,10 +2,11 @@
 
 import json
 
+import made_up
 import pytest
 from fault_server import Answer, FaultServer, Simulated
 
-from memecmd_utils import annotation, batches, files, runs, schemas, settings
+from memecmd_utils import annotation, batches, files, judges, runs, schemas, settings
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import chat as llm_chat
 
@@ -111,6 +112,26 @@ def test_a_batch_that_failed_can_be_sent_again_and_says_why(service, monkeypatch
     service.batches["b0"] |= {"status": "failed", "errors": errors}
     assert batches.fetch(run, "annotation") == "batch b0: failed\nbilling limit ***"
     assert batches.send(run, "annotation").endswith("in b1")
+
+
+def test_the_ratings_of_a_judge_come_by_batch(service, monkeypatch) -> None:
+    judge = {"kind": "rating", "llm": "openai"}
+    given = {"evaluation.judges": [judge], "evaluation.judge_unit": "dialogue", "dialogue.n_turns": 6}
+    run = opened(service, monkeypatch, **given)
+    dialogues, memes = [made_up.dialogue()], [made_up.meme("m1"), made_up.meme("m2")]
+    placements = [made_up.placement(2, "m1"), made_up.placement(4, "m2", strategy="random")]
+    for schema, rows in (
+        (schemas.Meme, memes),
+        (schemas.Dialogue, dialogues),
+        (schemas.Placement, placements),
+    ):
+        run.save(rows, schema)
+    assert batches.send(run, "evaluation") == "2 questions of evaluation are sent in b0"
+    assert [batches.fetch(run, "evaluation")[-9:] for _ in range(2)] == ["_progress", "completed"]
+    assert not (run.folder / "ratings.parquet").exists(), "the stage writes its tables, not a batch"
+    asked = len(service.lines)
+    made = judges.rate(run, placements, {d.dialogue_id: d for d in dialogues}, {m.meme_id: m for m in memes})
+    assert all(rating.overall for rating in made) and len(service.lines) == asked + 1
 
 
 def test_batches_need_mode_auto(service, monkeypatch) -> None:
