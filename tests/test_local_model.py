@@ -160,7 +160,7 @@ def test_the_server_ends_with_its_block_and_with_its_process() -> None:
         "from memecmd_utils import local_model as local_llm\n"
         "def threads():\n"
         "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
-        "for _ in range(4):\n"  # ended at once, as in a run that only replays
+        "for _ in range(2):\n"  # ended at once, as in a run that only replays
         f"    with local_llm.LocalServer({SMALL!r}, 1) as server:\n"
         "        up, url = threads(), server.backend().endpoint.base_url\n"
         "print(url, threads() < up or not up)\n"
@@ -168,8 +168,8 @@ def test_the_server_ends_with_its_block_and_with_its_process() -> None:
     )
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0 and time.monotonic() - begun < 60
+    assert done.returncode == 0 and time.monotonic() - begun < 120
     assert done.stdout.startswith("http://127.0.0.1:") and done.stdout.endswith("/v1 True\n")
     assert done.stderr == ""
