@@ -112,7 +112,7 @@ site: $(READY)
 page-pictures: $(READY)
 	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
 
-#+ Measure speed and write reports/bench.md (some minutes); BENCH=slider measures one part again
+#+ Measure speed and write reports/bench.md (some minutes); BENCH=slider measures one part again, BENCH=paper_size all stages at the paper's size
 bench: $(READY)
 	$(PY) tests/bench/measure.py $(BENCH)
 

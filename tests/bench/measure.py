@@ -258,7 +258,20 @@ def reproduce() -> Iterator[Figure]:
     yield Figure("`make reproduce` again", "<= 3", second, "s", "nothing to do")
 
 
-PARTS = {part.__name__: part for part in (scoring, slider, orchestration, reproduce, million)}
+# --- all of it at the paper's size
+
+
+def paper_size() -> Iterator[Figure]:
+    """A simulated run with 6,023 pictures and all dialogues of profile `paper`, from pictures to release."""
+    import paper_size
+
+    for what, value, unit, note in paper_size.measure():
+        yield Figure(what, "<= 5" if unit == "GB" else "", value, unit, note)
+
+
+PARTS = {p.__name__: p for p in (scoring, slider, orchestration, reproduce, million, paper_size)}
+LONG = ("paper_size",)
+"""Parts that take an hour or more: measured where they are named."""
 
 
 def main(names: list[str]) -> None:
@@ -269,7 +282,7 @@ def main(names: list[str]) -> None:
     )
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     machine = f"{os.cpu_count()} cores, {system}"
-    for name in names or PARTS:
+    for name in names or [part for part in PARTS if part not in LONG]:
         print(f"{name} ...", flush=True)
         figures = [figure._asdict() for figure in PARTS[name]()]
         made = f"{machine}, {time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip()}"
@@ -281,7 +294,8 @@ def main(names: list[str]) -> None:
     lines = [
         "# Speed and memory",
         "",
-        "Made by `make bench`. Ratios are within one run; seconds are those of the machine.",
+        "Made by `make bench`, the last part by `make bench BENCH=paper_size`. Ratios are within one run; "
+        "seconds are those of the machine.",
         "",
     ]
     lines += [f"- {part}: {kept[part]['machine']}" for part in PARTS if part in kept]

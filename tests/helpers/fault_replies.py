@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 # Every turn of a dialogue has words of its own, so that no utterance can repeat an earlier one.
 WORDS = [
     "早饭 豆浆 油条 馒头 咸菜 鸡蛋 米粥 包子", "地铁 公交 单车 堵车 迟到 打卡 换乘 末班",
@@ -85,6 +87,24 @@ def value_of(schema: dict[str, Any], root: dict[str, Any], text: str, numbers: I
         return 20 + next(numbers) % 80
     words = pick([SLOTS[next(numbers) % len(SLOTS)][next(numbers) % 8] for _ in range(10)], 10, numbers)
     return "".join(words[:5]) + "，" + "".join(words[5:])
+
+
+VECTOR = 2_304
+"""Numbers of a vector, as many as MiniCPM-Embedding's."""
+
+
+def vectors_of(request: dict[str, Any]) -> dict[str, Any]:
+    """Vectors of the texts of an embedding request, each drawn by its text alone."""
+    data = []
+    for index, text in enumerate(request["input"]):
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        numbers = np.random.default_rng(int.from_bytes(digest)).integers(-99, 100, VECTOR)
+        data.append({"object": "embedding", "index": index, "embedding": numbers.tolist()})
+    usage = {
+        "prompt_tokens": sum(map(len, request["input"])),
+        "total_tokens": sum(map(len, request["input"])),
+    }
+    return {"object": "list", "data": data, "model": request["model"], "usage": usage}
 
 
 class Asked:
