@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
-from stage_run import link_project
+from stage_run import project
 
 from memecmd_utils.files import paths
 from memecmd_utils.run_notebook import without_exercises
@@ -247,7 +247,7 @@ def checkout(tmp_path, monkeypatch, finished):
     """A checkout of its own that reads the finished example run of this one."""
     root = tmp_path / "checkout"
     (root / "data" / "processed").mkdir(parents=True)
-    link_project(root)
+    project(root)
     (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
     monkeypatch.setenv("MEMECMD_ROOT", str(root))
     monkeypatch.setenv("MPLBACKEND", "Agg")

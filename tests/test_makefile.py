@@ -130,19 +130,15 @@ def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -
 def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
     kept = ["data/raw/recordings/x.jsonl", "reports/numbers.json"]
     gone = ["data/processed/r/memes.parquet", "data/interim/x/y", "reports/r/index.html"]
-    for name in kept + gone:
-        path = checkout / name
+    for path in (checkout / name for name in kept + gone):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     script(checkout / ".venv/bin/python", "#!/bin/sh\n")
     assert make(checkout, "clean").returncode == 0
-    assert all((checkout / name).exists() for name in kept)
-    assert not any((checkout / name).exists() for name in gone)
+    assert [name for name in kept + gone if (checkout / name).exists()] == kept
 
 
-@pytest.mark.parametrize(
-    "name", ["a`touch boom`.csv", "a$HOME.csv", 'q"q.csv', "$(touch boom)", "-dash.csv", "聊天 (1).csv"]
-)
+@pytest.mark.parametrize("name", ["a`touch boom`.csv", 'q"q$HOME.csv', "$(touch boom)", "-聊天 (1).csv"])
 def test_what_a_user_names_is_no_code(checkout: Path, name: str) -> None:
     script(checkout / ".venv/bin/python", '#!/bin/sh\nprintf "%s\\n" "$IN" "$@"\n')
     (checkout / ".venv/.ready").touch()
@@ -152,14 +148,7 @@ def test_what_a_user_names_is_no_code(checkout: Path, name: str) -> None:
     assert not (checkout / "boom").exists()
 
 
-TOOLS = {
-    "NAME": "DESKTOP-7Q2",
-    "ZIP": "-r",
-    "MODEL": "gpt-5",
-    "RELEASE": "22.04",
-    "OUT": "build",
-    "STRATEGY": "x",
-}
+TOOLS = {"NAME": "DESKTOP-7Q2", "ZIP": "-r", "MODEL": "gpt-5", "RELEASE": "22.04", "STRATEGY": "x"}
 """What WSL, zip and other tools export under names that targets take."""
 
 

@@ -11,55 +11,42 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import stage_run
 import tiny_clips
 import tiny_models
 import whole_pipeline
-from fault_server import FaultServer
-from whole_pipeline import Hostile, command, schema_of, text_of
+from fault_server import Answer, FaultServer, Simulated
+from whole_pipeline import KEY_VARIABLE, command, schema_of
 
 pytestmark = pytest.mark.paper
 
-WORDS = ("天气真好", "周末去爬山吗", "预报说有雨", "在家煮火锅", "我带毛肚", "要辣的")
 PICTURES = 8
 NEWS = {"topic": "sports", "title": "山上下雨了", "text": "周末山上有雨，爬山的人都回家煮火锅。"}
 
 
-class Plain(Hostile):
-    """A simulated model that answers plainly."""
+class FindsOne(Simulated):
+    """A simulated model that finds the third picture it sees abusive."""
 
-    def text(self, body: dict[str, Any]) -> str:
-        schema = schema_of(body)
-        number = self.counts[schema] = self.counts.get(schema, 0) + 1
-        said = f"{WORDS[number % 6]}，{WORDS[number * 5 % 6]}{number}"
-        if schema == "CheckedAnnotationReply":
-            value = {name: f"{said}{name}" for name in ("s_plus", "s_minus", "emotion", "motivation")}
-            value["s_minus"] = f"{WORDS[number % 5]}不合适{number}s_minus"
-            value["unsafe"] = "abuse" if number == 3 else "none"
-        elif schema == "SummaryReply":
-            value = {name: f"{said}{name}" for name in ("scenario", "emotion", "motivation")}
-        elif schema == "ScenarioReply":
-            value = {"scenario": f"两个人说：{said}"}
-        elif schema == "ScenarioDetails":
-            value = {name: f"{said}{name}" for name in whole_pipeline.DETAILS}
-        elif schema == "RatingsReply":
-            asked = "".join(text_of(message) for message in body["messages"])
-            memes = int(re.search(r"[共有](\d+)张", asked)[1])
-            scores = [dict.fromkeys(whole_pipeline.SCORES, 40 + (7 * number + n) % 30) for n in range(memes)]
-            value = {"ratings": [{"meme": n, **given} for n, given in enumerate(scores, start=1)]}
-        else:
-            return f"{WORDS[number % 6]}{'一二三四五六七八九十'[number % 10]}{number}"
-        return json.dumps(value, ensure_ascii=False)
+    n_pictures = 0
+
+    def __call__(self, body: dict[str, Any]) -> Answer:
+        answer = super().__call__(body)
+        if schema_of(body) == "CheckedAnnotationReply":
+            self.n_pictures += 1
+            if self.n_pictures == 3:
+                answer.body = answer.body.replace(b'\\"none\\"', b'\\"abuse\\"')
+        return answer
 
 
-def settings(project: Path, url: str) -> str:
-    common = {"base_url": url, "key_env": whole_pipeline.KEY_VARIABLE, "model": "simulated", "vision": True}
-    free = {"usd_per_million_in": 0, "usd_per_million_out": 0}
+def settings(url: str) -> str:
+    generator = {"base_url": url, "key_env": KEY_VARIABLE, "model": "simulated", "vision": True}
+    generator |= {"usd_per_million_in": 0, "usd_per_million_out": 0}
     values = {
         "sources": ["pictures"], "filters": {}, "news": "news.jsonl", "n_news": 1, "n_role_pairs": 1,
         "scenarios_per_pair": 1, "n_turns": 6, "concurrency": 4, "theta0": 0.1,
         "scenario_similarity_cap": 1, "embedder": "models/tiny", "trust_remote_code": False,
         "query_instruction": "Query: ", "clip_model": "models/chinese-clip",
-        "endpoints": {"generator": {**common, **free}},
+        "endpoints": {"generator": generator},
     }  # fmt: skip
     return " ".join(f"{key}='{json.dumps(value)}'" for key, value in values.items())
 
@@ -67,7 +54,7 @@ def settings(project: Path, url: str) -> str:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_models.need_paper_extra()
-    project = whole_pipeline.copy_project(tmp_path_factory.mktemp("paper") / "project")
+    project = stage_run.project(tmp_path_factory.mktemp("paper") / "project")
     (project / "pictures").mkdir()
     for number in range(PICTURES):
         whole_pipeline.picture(number, f"HELLO {number}").save(project / "pictures" / f"{number}.png")
@@ -79,15 +66,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_stages(project: Path, chosen: str) -> str:
-    done = command(project, "reproduce", PROFILE="paper", SET=chosen)
-    assert done["status"] == 0, (done["stdout"][-2000:], done["stderr"][-6000:])
-    return re.search(r"^run (\S+):", done["stdout"], re.MULTILINE)[1]
+    done = command(project, "reproduce", profile="paper", settings=chosen)
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-6000:])
+    return re.search(r"^run (\S+):", done.stdout, re.MULTILINE)[1]
 
 
 def test_the_paper_profile_end_to_end_and_again_without_models(project: Path) -> None:
-    plain = Plain()
-    with FaultServer(plain).running() as server:
-        chosen = settings(project, server.url)
+    with FaultServer(FindsOne()).running() as server:
+        chosen = settings(server.url)
         run = run_stages(project, chosen)
     folder = project / "data" / "processed" / run
     placements = pd.read_parquet(folder / "placements.parquet")

@@ -8,6 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import stage_run
 import whole_pipeline
 from fault_server import Answer, FaultServer, chat_reply, error
 from whole_pipeline import KEY, KEY_VARIABLE, command, shows_key
@@ -37,19 +38,19 @@ def key(monkeypatch):
 def test_a_whole_run_sends_the_key_and_writes_it_nowhere(whole) -> None:
     import pyarrow.parquet as pq  # Parquet is compressed: a search in its bytes sees nothing
 
-    assert {done["status"] for done in whole.commands} == {0}, whole.commands[-1]["stderr"][-3000:]
+    assert whole.status == 0, whole.shown[-3000:]
     assert whole.authorizations == [f"Bearer {KEY}"]
     kinds = {path.suffix for path in whole.files() if whole.run in path.parts or "raw" in path.parts}
     assert {".ipynb", ".html", ".json", ".jsonl", ".yaml", ".parquet", ".npz", ".png", ".md"} <= kinds
     assert [str(path) for path in whole.files() if shows_key(path.read_bytes()) or shows_key(str(path))] == []
-    assert [done["arguments"] for done in whole.commands if shows_key(done["stdout"] + done["stderr"])] == []
+    assert not shows_key(whole.shown)
     for path in whole.data.rglob("*.parquet"):
         assert not shows_key(repr(pq.read_table(path).to_pylist())), path
     assert f"key_env: {KEY_VARIABLE}" in (whole.data / "profile.yaml").read_text(encoding="utf-8")
 
 
 def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, tmp_path) -> None:
-    project = whole_pipeline.copy_project(tmp_path / "project")
+    project = stage_run.project(tmp_path / "project")
     notebook = project / "notebooks" / "02_annotation.ipynb"
     cells = nbformat.read(notebook, as_version=4)
     cells.cells[2].source = "%xmode Verbose\n" + cells.cells[2].source
@@ -61,8 +62,8 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, tmp_
     with FaultServer(lambda _: Answer(error(ECHO), 401)).running() as server:
         whole_pipeline.write_profile(project, server.url)
         done = command(project, "run", "02_annotation", whole.run, OPENAI_LOG="debug")
-    assert done["status"] == 2 and server.headers[0]["authorization"] == f"Bearer {KEY}"
-    said = done["stdout"] + done["stderr"]
+    assert done.returncode == 2 and server.headers[0]["authorization"] == f"Bearer {KEY}"
+    said = done.stdout + done.stderr
     assert KEY_VARIABLE in said and not shows_key(said)
     executed = (project / "reports" / whole.run / "02_annotation.failed.ipynb").read_text(encoding="utf-8")
     assert "reporting mode: Verbose" in executed and "openai._base_client" in executed, "and logged"

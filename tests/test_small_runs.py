@@ -1,20 +1,20 @@
-"""Small first runs, as strangers try them: every pair of choices once, each run to page, numbers and release.
+"""Small first runs, as strangers try them, and one with more memes than a lesson looks at: page and release.
 
 The cells of the notebooks run in this process, one after another as in a kernel: a kernel of its own for each
 stage would take four times as long.
 """
 
-import itertools
 import json
 import re
 import shutil
-from typing import Any, NamedTuple
+from typing import Any
 
 import nbformat
 import pytest
-from stage_run import link_project, simulated
+import stage_run
+import whole_pipeline
 
-from memecmd_utils import dialogue, release, runs
+from memecmd_utils import dialogue, release, runs, schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import Placement, Unfinished
@@ -27,53 +27,18 @@ AFTER = (
     "05b_studies", "06_figures", "08_meme_text_retrieval",
 )  # fmt: skip
 
-TURNS = (2, 3, 4, 6)
-SENDERS = (
-    "[greedy]",
-    "[random]",
-    "[sampling, random_same_turns]",
-    "[greedy, sampling, random, random_same_turns]",
-)
-DIALOGUES = ("n_news=1 n_role_pairs=0", "n_news=0 n_role_pairs=1", "n_news=1 n_role_pairs=1", "n_dialogues=6")
-JUDGES = ("[]", "[yes_no]", "[rating]", "[yes_no, rating]")
-GATES = (
-    "score_scale=standard",
-    "score_scale=raw theta0=0.7 threshold_penalty=0.2",  # the paper's, which sends nothing here
-    "score_scale=raw theta0=0.2 centring=none top_k=1",
-    "score_scale=standard wanted_rate=0.9 weights=[1,0,0,0] judge_unit=dialogue",
-)
-FACTORS = (TURNS, SENDERS, DIALOGUES, JUDGES, GATES)
-BACKENDS = ("authored", "simulated")
 
+def run_stage(stage: str, shorter: bool = False, **parameters: str) -> dict[str, Any]:
+    """Run a notebook's code cells; the names that they leave.
 
-class Row(NamedTuple):
-    levels: tuple[int, ...]
-    backend: str
-
-    @property
-    def settings(self) -> str:
-        turns, senders, dialogues, judges, gate = (f[i] for f, i in zip(FACTORS, self.levels, strict=True))
-        if self.backend == "simulated":
-            judges = re.sub(r"\w+", r"{kind: \g<0>, llm: openai}", judges)
-        return f"n_turns={turns} strategies='{senders}' {dialogues} judges='{judges}' {gate}"
-
-
-def rows() -> list[Row]:
-    """An orthogonal array of 16 rows for five factors of four levels, from the field of four elements."""
-    times = ((0, 0, 0, 0), (0, 1, 2, 3), (0, 2, 3, 1), (0, 3, 1, 2))
-    return [
-        Row((a, b, a ^ b, a ^ times[2][b], a ^ times[3][b]), BACKENDS[(times[times[a][a]][a] ^ b) & 1])
-        for a, b in itertools.product(range(4), repeat=2)
-    ]
-
-
-def run_stage(stage: str, **parameters: str) -> dict[str, Any]:
-    """Run a notebook's code cells; the names that they leave."""
+    `shorter`: what is cut to a lesson's size is cut to 40, as if the run were much larger.
+    """
     notebook = nbformat.read(paths.notebooks / f"{stage}.ipynb", as_version=4)
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", ()):
-            exec(compile(cell.source, f"{stage}[{number}]", "exec"), names)
+            source = re.sub(r"\[:(\d{3,4})\]", "[:40]", cell.source) if shorter else cell.source
+            exec(compile(source, f"{stage}[{number}]", "exec"), names)
             if "parameters" in cell.metadata.get("tags", ()):
                 names |= parameters
     return names
@@ -81,15 +46,14 @@ def run_stage(stage: str, **parameters: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory):
-    """Profile and folder by backend, with stages 01 and 02 done for ten memes of the example."""
+    """Profile and settings by backend, with stages 01 and 02 done for ten memes of the example."""
     patch = pytest.MonkeyPatch()
-    root = tmp_path_factory.mktemp("small")
-    link_project(root)
+    root = stage_run.project(tmp_path_factory.mktemp("small"))
     old = paths.root
     for name in ("root", "notebooks", "data", "profiles", "example", "raw", "processed", "reports"):
         patch.setattr(paths, name, root / getattr(paths, name).relative_to(old))
     patch.setenv("SMALL_RUNS_KEY", "simulated")
-    with simulated(root) as server:
+    with stage_run.simulated(root) as server:
         end = f'{{base_url: "{server.url}", model: simulated, key_env: SMALL_RUNS_KEY}}'
         ends = f"endpoints='{{generator: {end}}}'"
         common = {
@@ -113,28 +77,83 @@ def run_on(base: tuple[str, str], further: str) -> runs.Run:
     return runs.open_run(profile, settings, name)
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row.backend}-{'-'.join(map(str, row.levels))}")
-def test_a_small_run_ends_with_page_numbers_and_release(row: Row, started) -> None:
-    run = run_on(started[row.backend], row.settings)
+RATING = "judges='[{kind: rating, llm: openai}]'"
+ROWS = {
+    "two turns, one sender, no judge": (
+        "authored", "n_turns=2 strategies=[greedy] n_news=1 n_role_pairs=0 judges=[]",
+    ),
+    "role pairs, random alone, a yes/no judge": (
+        "simulated",
+        "n_turns=4 strategies=[random] n_news=0 n_role_pairs=1 judges='[{kind: yes_no, llm: openai}]'",
+    ),
+    "all senders, both judges, nothing recorded": (
+        "authored", "n_turns=6 n_dialogues=6 judges='[yes_no, rating]' wanted_rate=0.9",
+    ),
+    "a judge of dialogues, one weight": (
+        "simulated", f"n_turns=6 n_news=1 n_role_pairs=1 {RATING} judge_unit=dialogue weights=[1,0,0,0]",
+    ),
+    "raw scores, nothing centred": (
+        "simulated", f"n_turns=3 n_dialogues=2 {RATING} score_scale=raw theta0=0.2 centring=none top_k=1",
+    ),
+    "a gate that never opens": (
+        "authored", "n_turns=4 n_dialogues=4 score_scale=raw theta0=0.7 threshold_penalty=0.2",
+    ),
+}  # fmt: skip
+"""Choices that meet in no shipped profile: who answers, how long and how many the dialogues are, who sends,
+by which gate, who judges."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_small_run_ends_with_page_numbers_and_release(name: str, started) -> None:
+    backend, settings = ROWS[name]
+    run = run_on(started[backend], settings)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
     counts = release.check_release(run.folder / "release")["counts"]
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]
     page = (run.report / "index.html").read_text(encoding="utf-8")
     unscored = numbers["ratings"]["unscored"]
-    named = re.search(r"(news|role)-[\w-]+, Greedy", page) is not None
-    assert named <= ("greedy" in run.profile.retrieval.strategies), "a chat is named after its memes"
-    assert ("ratings by judges" in page) == (row.backend == "authored" and unscored > 0)
-    assert row.backend == "authored" or not unscored, "the simulated judge answers everything"
-    is_closed = row.levels[4] == 1 and SENDERS[row.levels[1]] != "[random]"
-    assert ("The gate never opens" in page) == is_closed
+    assert ("ratings by judges" in page) == (backend == "authored" and unscored > 0)
+    assert backend == "authored" or not unscored, "the simulated judge answers everything"
+    assert ("The gate never opens" in page) == ("never opens" in name)
 
 
-@pytest.mark.parametrize("settings", ["theta0=99", "score_scale=raw theta0=0.7 threshold_penalty=0.2"])
-def test_a_run_that_sends_nothing_ends_and_says_why(settings: str, started) -> None:
-    run = run_on(started["authored"], f"strategies='[greedy, random, learned]' judges=[] {settings}")
-    sent = {placed.strategy for placed in run.load(Placement)}
-    assert sent == {"random"} if "99" in settings else "greedy" not in sent
+def test_a_run_that_sends_nothing_ends_and_says_why(started) -> None:
+    run = run_on(
+        started["authored"], "strategies='[greedy, random, learned]' judges=[] theta0=99 n_dialogues=4"
+    )
+    assert {placed.strategy for placed in run.load(Placement)} == {"random"}
     assert "The gate never opens, so greedy send" in (run.report / "index.html").read_text(encoding="utf-8")
+
+
+MEMES = 320
+
+
+@pytest.mark.parametrize("shorter", [False, True], ids=["320 memes", "as if many more"])
+def test_lessons_show_a_part_of_a_larger_library_and_end(shorter: bool, started) -> None:
+    """Memes are sent from the whole library, while lessons 02, 04, 04b and 08 look at a part of it."""
+    profile, settings = started["simulated"]
+    settings += " n_turns=6 n_news=2 n_role_pairs=0 strategies='[greedy, random, learned]' judges=[]"
+    run = runs.open_run(profile, settings, f"openai-many-{shorter}")
+    base = runs.open_run(profile, settings, f"{profile}-base")
+    (meme, *_), (said, *_) = base.load(schemas.Meme), base.load(schemas.Annotation)
+    memes, annotations = [], []
+    for number in range(MEMES):
+        name = f"m{number:03d}"
+        texts = {k: f"{number}号{getattr(said, k)}" for k in ("s_plus", "s_minus", "emotion", "motivation")}
+        memes.append(meme.model_copy(update={"meme_id": name, "file": f"memes/{name}.png", "origin": name}))
+        annotations.append(said.model_copy(update={"meme_id": name, **texts}))
+        run.write("memes").mkdir(parents=True, exist_ok=True)
+        whole_pipeline.picture(number).save(run.write(memes[-1].file))
+    run.save(memes, schemas.Meme)
+    run.save(annotations, schemas.Annotation)
+    for name in ("rejected.csv", "funnel.csv"):
+        shutil.copyfile(base.read(name), run.write(name))
+    for stage in ("02_annotation", *AFTER):
+        if stage != "02_annotation" or not shorter:
+            run_stage(stage, shorter, profile=profile, settings=settings, run_name=run.name)
+    sent = {placed.meme_id for placed in run.load(Placement)}
+    assert sent - {memes[n].meme_id for n in range(300)} or shorter, "some are beyond what a lesson looks at"
+    assert release.check_release(run.folder / "release")["counts"]["memes"] == MEMES
 
 
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:

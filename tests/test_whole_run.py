@@ -12,7 +12,7 @@ import pytest
 import whole_pipeline
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_pipeline import EVERYTHING, NEVER_LOOSE, RENDERED, UTTERANCES, text_of
+from whole_pipeline import EVERYTHING, KEPT, NEVER_LOOSE, RENDERED, text_of
 
 from memecmd_utils import files, schemas
 from memecmd_utils.llm import prompts
@@ -26,12 +26,11 @@ def whole(tmp_path_factory) -> Any:
 
 
 def test_the_whole_pipeline_ends_with_page_and_release(whole) -> None:
-    (done,) = whole.commands
-    assert done["status"] == 0, done["stderr"][-3000:]
+    assert whole.status == 0, whole.shown[-3000:]
     assert (whole.report / "index.html").is_file() and (whole.data / "release" / "manifest.json").is_file()
     memes = files.read_parquet(whole.data / "memes.parquet", schemas.Meme)
     assert {meme.origin for meme in memes} == {*whole_pipeline.FILE_NAMES, whole_pipeline.READ_BY_OCR}
-    assert "simulated" in done["stdout"], "the last lines say who was asked"
+    assert "simulated" in whole.shown, "the last lines say who was asked"
 
 
 def test_planted_text_reaches_the_endpoint_between_fences_only(whole) -> None:
@@ -123,10 +122,7 @@ def test_texts_stay_as_they_were_written(whole) -> None:
     assert all(EVERYTHING in annotation.s_plus and not annotation.unscored for annotation in annotations)
     dialogues = files.read_jsonl(whole.data / "dialogues.jsonl", schemas.Dialogue)
     for dialogue in dialogues:
-        wanted = [*UTTERANCES[dialogue.kind]]
-        if dialogue.kind == "role":
-            wanted[-1] = whole_pipeline.LAST_OF_ROLE
-        assert [turn.text for turn in dialogue.turns] == wanted
+        assert [turn.text for turn in dialogue.turns] == KEPT
     assert files.read_jsonl(whole.data / "release" / "dialogues.jsonl", schemas.Dialogue) == dialogues
 
 
@@ -146,7 +142,7 @@ def test_what_was_answered_once_is_not_asked_for_again(whole, tmp_path: Path) ->
     copy = shutil.copytree(whole.root, tmp_path / "copy", symlinks=True)
     for stage in ("02_annotation", "03_dialogue_generation", "05_evaluation"):
         done = whole_pipeline.command(copy, "run", stage, whole.run)
-        assert done["status"] == 0, done["stderr"][-3000:]
+        assert done.returncode == 0, done.stderr[-3000:]
     for name in ("dialogues.jsonl", "annotations.parquet", "ratings.parquet"):
         again = copy / "data" / "processed" / whole.run / name
         assert again.read_bytes() == (whole.data / name).read_bytes(), name

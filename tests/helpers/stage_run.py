@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -66,17 +67,40 @@ def memes(count: int) -> list[schemas.Meme]:
     ]
 
 
+def environment(root: Path, **more: str) -> dict[str, str]:
+    """Variables of a process that works in the project `root`, without anybody's key."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MEMECMD_"))}
+    # This checkout's package, also in the kernels, whatever else is installed.
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.root), os.environ.get("PYTHONPATH"))))
+    return {**kept, "MEMECMD_ROOT": str(root), "OPENAI_API_KEY": KEY.get_secret_value(), **more}
+
+
 def command(
     root: Path, *arguments: str, profile: str = "example", settings: str = "", launcher: Sequence[str] = (),
     **more: str,
-):  # fmt: skip
-    """Run a command of the package in the project `root`, without anybody's key."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
-    environment |= {"MEMECMD_ROOT": str(root), "PROFILE": profile, "SET": settings, **more}
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run a command of the package in the project `root`, as the Makefile does."""
     return subprocess.run(
         [*launcher, sys.executable, "-m", "memecmd_utils", *arguments],
-        env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False,
+        env=environment(root, PROFILE=profile, SET=settings, **more), cwd=root, capture_output=True,
+        text=True, errors="replace", timeout=600, check=False,
     )  # fmt: skip
+
+
+# --- a project of its own ---------------------------------------------------------------------------
+
+
+def project(root: Path) -> Path:
+    """A project in `root` with data and reports of its own; notebooks and profiles are copies."""
+    for name in ("notebooks", "data/profiles"):
+        if not (root / name).exists():
+            ignored = shutil.ignore_patterns(".ipynb_checkpoints")
+            shutil.copytree(paths.root / name, root / name, ignore=ignored)
+    lists = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
+    for name in ("pyproject.toml", "CITATION.cff", "data/example", "data/paper", *lists):
+        if not (root / name).exists():
+            (root / name).symlink_to(paths.root / name)
+    return root
 
 
 # --- the process that is killed ---------------------------------------------------------------------
@@ -135,11 +159,14 @@ def usd(line: dict[str, Any]) -> float:
 
 
 @contextlib.contextmanager
-def simulated(folder: Path, **options: Any) -> Iterator[Server]:
-    """Start `fault_server.Simulated` with `options` in a process of its own; stop it at the end."""
+def simulated(folder: Path, quiet: bool = False, **options: Any) -> Iterator[Server]:
+    """Start `fault_server.Simulated` with `options` in a process of its own; stop it at the end.
+
+    `quiet`: it keeps no log of what came.
+    """
     log = folder / f"server-{len(list(folder.glob('server-*')))}.jsonl"
     log.touch()
-    words = [sys.executable, str(HERE / "fault_server.py"), str(log), json.dumps(options)]
+    words = [sys.executable, str(HERE / "fault_server.py"), "" if quiet else str(log), json.dumps(options)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Server(log, int(process.stdout.readline()), process)
@@ -147,31 +174,11 @@ def simulated(folder: Path, **options: Any) -> Iterator[Server]:
             process.kill()
 
 
-def link_project(root: Path) -> None:
-    """Links in `root` to what notebooks run by hand read of this project, with data folders of its own."""
-    lists = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
-    folders = ("notebooks", "data/example", "data/profiles", "data/paper")
-    for name in (*folders, *lists, "pyproject.toml", "CITATION.cff"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).symlink_to(paths.root / name)
-
-
 def checkout(
     folder: Path, url: str, name: str = "made", endpoint: dict[str, Any] | None = None, **values: Any
 ):
     """A project root with data folders of its own and a profile `name` for the endpoint at `url`."""
-    root = folder / "checkout"
-    (root / "data" / "profiles").mkdir(parents=True, exist_ok=True)
-    for shared in (
-        "notebooks",
-        "pyproject.toml",
-        "data/example",
-        "data/paper",
-        "data/chat_layouts.yaml",
-        "data/local_models.yaml",
-    ):
-        if not (root / shared).exists():
-            (root / shared).symlink_to(paths.root / shared)
+    root = project(folder / "checkout")
     generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0}
     generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT, **(endpoint or {})}
     models = {"llm": "openai", "mode": "auto", "concurrency": 16, "endpoints": {"generator": generator}}
@@ -182,11 +189,6 @@ def checkout(
     target = root / "data" / "profiles" / f"{name}.yaml"
     target.write_text(yaml.safe_dump(profile, allow_unicode=True), encoding="utf-8")
     return root
-
-
-def environment(root: Path, **more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MEMECMD_"))}
-    return {**kept, "MEMECMD_ROOT": str(root), "OPENAI_API_KEY": "simulated", **more}
 
 
 def start(
