@@ -153,7 +153,7 @@ def chat_payload(
     }
     if saved and retrieval.RERANKED in words:
         words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
-    kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.KINDS}
+    kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.DIALOGUE_KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]

@@ -18,7 +18,7 @@ import numpy as np
 
 from memecmd_utils import drawing, files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
-from memecmd_utils.schemas import KINDS, Annotation, Candidate, Choice, Dialogue, Placement, Summary
+from memecmd_utils.schemas import DIALOGUE_KINDS, Annotation, Candidate, Choice, Dialogue, Placement, Summary
 from memecmd_utils.settings import Profile
 
 if TYPE_CHECKING:
@@ -781,7 +781,7 @@ def scores_by_kind(
 ) -> dict[str, np.ndarray]:
     """What Figure 3 shows: `KIND scores` by `sample_scores` and `KIND top1`, the best score of each turn."""
     by_kind = {}
-    for kind in KINDS:
+    for kind in DIALOGUE_KINDS:
         mine = [item for item in scored if item.dialogue.kind == kind]
         top1 = pad([item.top1 for item in mine])
         if np.isfinite(top1).any():
@@ -795,7 +795,7 @@ def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
 
     Left every meme at every turn with a fitted normal curve, right the best meme of each turn.
     """
-    kinds = [kind for kind in KINDS if f"{kind} top1" in by_kind]
+    kinds = [kind for kind in DIALOGUE_KINDS if f"{kind} top1" in by_kind]
     with drawing.style():
         fig = drawing.canvas(9, 3.1 * max(1, len(kinds)))
         grid = fig.subplots(max(1, len(kinds)), 2, squeeze=False, sharex="col")
@@ -809,7 +809,7 @@ def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
                 bins = int(np.clip(np.sqrt(values.size), 10, 80))
                 heights, edges = np.histogram(values, bins=bins, density=True)
                 axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
-                axes.set(title=f"{KINDS[kind]}: {title} (n = {values.size:,})", ylabel="density")
+                axes.set(title=f"{DIALOGUE_KINDS[kind]}: {title} (n = {values.size:,})", ylabel="density")
                 axes.margins(x=0.02)
             scores = np.asarray(by_kind[f"{kind} scores"], dtype=float)
             mean, deviation = scores.mean(), scores.std()

@@ -185,7 +185,7 @@ class Summary(Record):
 
 
 Kind = Literal["news", "role", "own"]
-KINDS: dict[Kind, str] = {"news": "News-based", "role": "Role-based", "own": "Own"}
+DIALOGUE_KINDS: dict[Kind, str] = {"news": "News-based", "role": "Role-based", "own": "Own"}
 """What a dialogue starts from, and how tables and figures call it; `own`: it comes from a user's file."""
 
 

@@ -431,7 +431,7 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
         raise ProfileError(f"no profile {name!r}; there are: {have}")
     if not NAME.fullmatch(path.stem):
         raise ProfileError(
-            f"the profile's file {path.name!r} names runs, their folders and make's targets: rename it to "
+            f"the profile's file {path.name!r} names runs and their folders: rename it to "
             "letters, digits, '-', '_' and '.' only, 64 at most, the first a letter or digit"
         )
     shipped = paths.profiles / f"{path.stem}.yaml"
@@ -516,7 +516,7 @@ def _explain(error: ValidationError) -> str:
     """A line for each key that is wrong: what it may be, or which keys there are."""
     lines, is_unknown = [], False
     for problem in error.errors(include_input=False, include_url=False):
-        place = [str(part) for part in problem["loc"] if part not in KINDS]
+        place = [str(part) for part in problem["loc"] if part not in ALTERNATIVES]
         where = ".".join(place) or "profile"
         if problem["type"] == "extra_forbidden":
             is_unknown = True
@@ -526,7 +526,7 @@ def _explain(error: ValidationError) -> str:
     return "\n".join([*lines, *(["known keys: " + ", ".join(known_keys())] if is_unknown else [])])
 
 
-KINDS = ("float", "int", "str", "literal['auto']")
+ALTERNATIVES = ("float", "int", "str", "literal['auto']")
 """Marks of pydantic for the alternatives of one key: each says for itself why the value is none."""
 
 
@@ -583,7 +583,7 @@ RESOLVED = "profile.yaml"
 def settle(profile: Profile) -> str:
     """Write what a run of this profile is made with, where that changes; return the run's name.
 
-    The make rules depend on the time of the file.
+    `run_notebook.out_of_date` compares the file's time with the executed notebooks'.
     """
     run = run_name(profile)
     target = paths.processed / run / RESOLVED

@@ -15,7 +15,7 @@ from memecmd_utils import grades, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import GroundTruth, Values, fits, gaps_of
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import KINDS, Consistency, Dialogue, Meme, Placement, Rating
+from memecmd_utils.schemas import DIALOGUE_KINDS, Consistency, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Turns
 
@@ -80,7 +80,7 @@ def table_1(
 ) -> pd.DataFrame:
     """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
     scores, rows = placed_scores(ratings, consistency), []
-    by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in KINDS}
+    by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in DIALOGUE_KINDS}
     for kind, n, metric in product(by_kind, lengths(profile.dialogue.n_turns), METRICS):
         cells = {}
         for strategy in profile.retrieval.strategies if by_kind[kind] else ():
@@ -104,7 +104,7 @@ def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
     out = []
     for dataset, of_dataset in table.groupby("dataset", sort=False):
         kind, n = dataset.split("-")
-        row = {"Dataset": f"{KINDS[kind]} {n} Turns"}
+        row = {"Dataset": f"{DIALOGUE_KINDS[kind]} {n} Turns"}
         for metric in METRICS:
             cells = of_dataset[of_dataset.metric == metric].set_index("strategy")
             values = cells["mean"].map(lambda mean: round(mean.value, 2)).astype(float)
@@ -207,7 +207,7 @@ def case_dialogues(
     """The first dialogue of each kind, by id, where every one of the case strategies places a meme."""
     places, wanted = {(p.dialogue_id, p.strategy) for p in placements}, case_strategies(profile)
     found = []
-    for kind in KINDS:
+    for kind in DIALOGUE_KINDS:
         able = (d.dialogue_id for d in dialogues if d.kind == kind)
         able = (name for name in able if wanted and {(name, strategy) for strategy in wanted} <= places)
         found += sorted(able)[:1]
@@ -253,13 +253,13 @@ def consistency_rows(
 ) -> pd.DataFrame:
     """Rows of Figure 4: each strategy, and the shuffled baseline over all, by source of the dialogues."""
     rows = []
-    for kind in KINDS:
+    for kind in DIALOGUE_KINDS:
         names = {d.dialogue_id for d in dialogues if d.kind == kind}
         mine = [row for row in consistency if row.dialogue_id in names]
         for strategy in (*profile.retrieval.strategies, "shuffled") if mine else ():
             group = [r for r in mine if (r.text, r.strategy) == ("u_t", strategy) or r.text == strategy]
             got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
-            row = {"dataset": KINDS[kind].lower(), "strategy": strategy, "mean": got}
+            row = {"dataset": DIALOGUE_KINDS[kind].lower(), "strategy": strategy, "mean": got}
             rows.append({**row, "n": got.n, "dialogues": got.clusters})
     return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "n", "dialogues"])
 

@@ -7,7 +7,6 @@ all that an installation of the paper's profile computes, and a strict replay of
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import lesson_shape
@@ -17,11 +16,10 @@ import template_world
 import tiny_metrics
 import tiny_models
 from fault_server import FaultServer
-from stage_run import command, link_project
+from stage_run import command, project
 from template_world import CAPS, HELD_OUT, MEMES, UNPOPULAR
 
 from memecmd_utils import files
-from memecmd_utils.files import paths
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 
 pytestmark = pytest.mark.slow
@@ -45,11 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def make_checkout(root: Path, **constants: str) -> Path:
     """A checkout that shares this one's corpus; its 07b has a rule for few memes, and `constants`."""
-    root.mkdir()
-    link_project(root)
-    (root / "notebooks").unlink()
-    shutil.copytree(paths.notebooks, root / "notebooks")
-    template_world.fit_rule(root, **constants)
+    template_world.fit_rule(project(root), **constants)
     return root
 
 

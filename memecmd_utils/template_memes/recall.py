@@ -23,7 +23,7 @@ from memecmd_utils.settings import MtrclipSettings
 from memecmd_utils.template_memes import data_sets
 from memecmd_utils.template_memes.data_sets import NOT_COMPUTED, DataSetError
 
-KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
+TEXT_KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
 """The texts of Tables 3 and 4, in their order."""
 BOTH = "both"  # the mean of text-to-meme (T2M) and meme-to-text (M2T): what Tables 3 and 4 hold
 KS = (1, 5, 10)
@@ -111,7 +111,7 @@ def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFram
     """
     files, rows = list(dict.fromkeys(item.image for item in items)), []
     vectors = dict(zip(files, encoder.encode_images(files), strict=True))
-    for kind in KINDS:
+    for kind in TEXT_KINDS:
         shown = [(item, text) for item in items if (text := item.text(kind))]
         if not shown:
             continue
@@ -169,7 +169,9 @@ def paper_table(number: int, measured: pd.DataFrame) -> pd.DataFrame:
     printed = pd.read_csv(paths.data / "paper" / f"mtrclip_table{number}.csv")
     if number == 2:
         printed = printed.melt("model", var_name="direction", value_name="paper")
-        printed = printed.assign(direction=printed["direction"].str.upper(), text=KINDS[0], measure="R@1")
+        printed = printed.assign(
+            direction=printed["direction"].str.upper(), text=TEXT_KINDS[0], measure="R@1"
+        )
     else:
         printed = printed.assign(model=printed["fine_tuned"].map(BY_TEXT), direction=BOTH)
         keys = ["model", "text", "direction"]
@@ -201,7 +203,7 @@ def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
     for reading in run.load(MemeReading):
         if meme := memes.get(reading.meme_id):
             texts = (reading.meme_caption, reading.image_caption, meme.text, meme.title)
-            by_kind = {kind: [text] for kind, text in zip(KINDS, texts, strict=True)}
+            by_kind = {kind: [text] for kind, text in zip(TEXT_KINDS, texts, strict=True)}
             rows.append((meme.meme_id, meme.meme_id, meme.template, by_kind))
     return _pictured(run, rows, "the annotated template memes")
 
