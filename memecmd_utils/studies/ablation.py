@@ -3,7 +3,8 @@
 Intervals are over dialogues, not turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import pandas as pd
 from memecmd_utils import grades, retrieval, statistics
 from memecmd_utils.grades import MEASURES
 from memecmd_utils.retrieval import COMPONENTS as TERMS
-from memecmd_utils.schemas import Summary
+from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.splits import Turns
 
 ABLATION = ("embedder", "without", "compares", "measure", "full", "rest", "difference", "dialogues")
@@ -46,22 +47,24 @@ TABLE = ("embedder", "source", "turns", *SCORED, JUDGED_ONLY, "dialogues")
 MINUS_OWN = ("embedder", "source", "R@1", "nDCG@5", JUDGED_ONLY, "dialogues")
 
 
-def summaries_by_source(data: Turns) -> dict[str, list[Summary]]:
-    """A summary of every turn of the study from every source.
+def by_source(data: Turns) -> dict[str, Turns]:
+    """The same turns with the summaries of every source.
 
     The last turn u_{t-1} and the raw history u_1..u_{t-1} stand as S, E and Psi alike.
     """
 
-    def alike(own: Summary, text: str, source: str) -> Summary:
-        same = {"scenario": text, "emotion": text, "motivation": text, "source": source}
-        return own.model_copy(update=same)
+    def with_texts(text_of: Callable[[list[str]], str]) -> Turns:
+        dialogues = []
+        for dialogue in data.dialogues:
+            texts = [turn.text for turn in dialogue.turns]
+            summaries = [
+                summary.model_copy(update=dict.fromkeys(QUERY_FIELDS, text_of(texts[: summary.turn - 1])))
+                for summary in dialogue.summaries
+            ]
+            dialogues.append(dialogue.model_copy(update={"summaries": summaries}))
+        return replace(data, split=replace(data.split, dialogues=dialogues))
 
-    out: dict[str, list[Summary]] = {OWN: list(data.summaries), LAST: [], HISTORY: []}
-    for query, own in zip(data.asked, data.summaries, strict=True):
-        before = [u.text for u in query.dialogue.turns[: query.turn - 1]]
-        out[LAST].append(alike(own, before[-1], LAST))
-        out[HISTORY].append(alike(own, "\n".join(before), HISTORY))
-    return out
+    return {OWN: data, LAST: with_texts(lambda before: before[-1]), HISTORY: with_texts("\n".join)}
 
 
 def compare_sources(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -70,10 +73,10 @@ def compare_sources(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     Each source is centred by its own mean. The run's summaries fed the pool of graded memes, the others did
     not: nDCG@5 over judged memes only stands beside. Without ground truth both tables are empty.
     """
-    sources, names = summaries_by_source(data), data.answerable_clusters
+    sources, names = by_source(data), data.answerable_clusters
     table, differences, columns = [], [], (*SCORED, JUDGED_ONLY)
     for embedder in data.encoders if names else ():
-        measured = {source: _measure(data, texts, embedder) for source, texts in sources.items()}
+        measured = {source: _measure(turns, embedder) for source, turns in sources.items()}
         for source, mine in measured.items():
             row = {"embedder": embedder, "source": source, "turns": len(names), "dialogues": len(set(names))}
             table.append({**row, **statistics.cluster_means(columns, mine, names, statistics.MEASURE)})
@@ -84,13 +87,10 @@ def compare_sources(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(table, columns=list(TABLE)), pd.DataFrame(differences, columns=list(MINUS_OWN))
 
 
-def _measure(data: Turns, summaries: Sequence[Summary], embedder: str) -> np.ndarray:
-    """`SCORED` and `JUDGED_ONLY` where some meme fits, [turns, 4], with `summaries` as the queries."""
-    profile, known = data.profile.retrieval, data.grades[data.answerable]
-    encode = data.encoders[embedder]
-    index = retrieval.index_of(data.annotations, encode, profile.centring)
-    terms = retrieval.component_matrices(index, retrieval.queries_of(summaries, encode, profile.centring))
-    scores = retrieval.combine(terms, profile.weights)[data.answerable]
-    judged = np.where(np.isnan(known), -np.inf, scores)  # ungraded memes come last and gain nothing
-    every, graded = (grades.per_turn(retrieval.order(s, data.meme_ids), known) for s in (scores, judged))
-    return np.column_stack([every[:, [MEASURES.index(name) for name in SCORED]], graded[:, grades.NDCG]])
+def _measure(turns: Turns, embedder: str) -> np.ndarray:
+    """`SCORED` and `JUDGED_ONLY` where some meme fits, [turns, 4]."""
+    knobs = turns.profile.retrieval
+    scores = retrieval.combine(turns.terms(embedder, knobs.centring), knobs.weights)
+    judged = np.where(np.isnan(turns.grades), -np.inf, scores)  # ungraded memes come last and gain nothing
+    every = turns.measure(scores)[:, [MEASURES.index(name) for name in SCORED]]
+    return np.column_stack([every, turns.measure(judged)[:, grades.NDCG]])

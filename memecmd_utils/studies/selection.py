@@ -23,16 +23,14 @@ def sent_by_form(data: Turns) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
     Each theta0 is fitted to the run's wanted rate on the other half of the dialogues.
     """
-    terms = data.terms(data.profile.models.embedder, data.profile.retrieval.centring)
-    scores = retrieval.combine(terms, data.profile.retrieval.weights).round(9)
-    best = retrieval.order(scores, data.meme_ids)[:, 0]
+    best = retrieval.order(data.scores, data.meme_ids)[:, 0]
     own = retrieval.rule_of(data.profile)._replace(theta0=None)
     rules = {
         BASE: own,
         "linear": own._replace(form="linear", decay=1 / LINEAR_TURNS),
         "fixed": own._replace(form="fixed", penalty=0.0),
     }
-    top1 = scores[np.arange(len(scores)), best]
+    top1 = data.scores[np.arange(len(best)), best]
     return {form: data.gate(top1, rule).sent for form, rule in rules.items()}, best
 
 
