@@ -8,7 +8,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.studies.ablation import compare_sources, leave_one_out
 from memecmd_utils.studies.selection import threshold_tables
 from memecmd_utils.studies.specification_curve import (
-    claims_figure,
     influential_choices,
     shares_by_choice,
     shares_by_claim,

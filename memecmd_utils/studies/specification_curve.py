@@ -5,17 +5,14 @@ measured on the same dialogues, so they differ by their choices alone (Simonsohn
 Nature Human Behaviour 4).
 """
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from memecmd_utils import consistency, grades, retrieval, statistics
-from memecmd_utils.drawing import BLUE, ORANGE, RED, canvas, style
 from memecmd_utils.grades import CENTRINGS, DEPTH
 from memecmd_utils.retrieval import GateRule
 from memecmd_utils.splits import Turns
@@ -323,43 +320,3 @@ def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
     place = {text: number for number, text in CLAIMS.items()}
     found = pd.DataFrame(table).reset_index().sort_values("sign", ascending=False, kind="stable")
     return found.sort_values("claim", key=lambda claims: claims.map(place), kind="stable", ignore_index=True)
-
-
-# --- The figure
-
-
-LOOKS = {
-    "holds, interval excludes 0": BLUE, "holds, not clearly": "#56B4E9", "fails, not clearly": ORANGE,
-    "fails, interval excludes 0": RED, "no meme sent": "#D0D0D0",
-}  # fmt: skip
-"""Colour of each part of a claim's specifications; what is clear is not known with few dialogues."""
-
-
-def claims_figure(claims: pd.DataFrame, matters: pd.DataFrame) -> Figure:
-    """A bar per claim: the share of its specifications in which it holds; next to it the choice that decides.
-
-    From the tables of `shares_by_claim` and `influential_choices`.
-    """
-    clear, opposite = (claims[name].fillna(0) for name in ("clear", "clearly opposite"))
-    unclear = 1 - claims["sign"] - opposite - claims["cannot tell"]
-    parts = (clear, claims["sign"] - clear, unclear, opposite, claims["cannot tell"])
-    names = [
-        f"{textwrap.fill(claim, 44)}\n{n:,} specifications"
-        for claim, n in zip(claims["claim"], claims["worlds"], strict=True)
-    ]
-    with style():
-        fig = canvas(10, 1.2 + 0.6 * len(claims))
-        axes, left = fig.subplots(), np.zeros(len(claims))
-        for (label, colour), part in zip(LOOKS.items(), parts, strict=True):
-            axes.barh(names, 100 * part, left=left, color=colour, height=0.6, label=label)
-            left = left + 100 * part
-        for row in matters.drop_duplicates("claim").to_dict("records"):
-            place = claims["claim"].tolist().index(row["claim"])
-            text = f"{row['choice']}: {row['best value']} for it,\n{row['worst value']} against"
-            axes.text(102, place, text, va="center", fontsize=9.5)
-        axes.set(xlim=(0, 100), xlabel="share of the specifications, %")
-        axes.text(102, -0.8, "the choice that decides most", fontsize=9.5)
-        axes.invert_yaxis()
-        axes.grid(visible=False)
-        fig.legend(loc="outside lower center", ncols=5, fontsize=8.5)
-    return fig
