@@ -13,7 +13,9 @@ import appendix
 import numpy as np
 import pandas as pd
 import pytest
-from made_templates import (
+from PIL import Image
+from scripted import ScriptedBackend
+from template_world import (
     FIVE,
     STEPS,
     TEMPLATES,
@@ -24,8 +26,6 @@ from made_templates import (
     write_cm50,
     write_source,
 )
-from PIL import Image
-from scripted import ScriptedBackend
 
 from memecmd_utils import fetch
 from memecmd_utils.embedders import ModelMissing
@@ -433,10 +433,3 @@ def test_tables_9_to_11_score_readings_by_prompt() -> None:
     assert nine["memes"].sum() == 0, "a reading without the picture is of another prompt"
     assert "cm50.memecap" in METHOD.table_10(by_prompt, {}, CHOSEN)["note"].iloc[-1]
     assert METHOD.devices_table(11, by_prompt, {})["memes"].sum() == 0
-
-
-def test_lengths_of_texts() -> None:
-    rows = [reading(str(n), meme_caption="a b c", image_caption="a", embedded_text="x" * n) for n in range(3)]
-    lengths = METHOD.text_lengths(rows, "no/such-clip")
-    assert lengths["words"].sum() == 9 + 3 + 2 and lengths["tokens"].isna().all()
-    assert Counter(lengths["text"]) == {"meme_caption": 3, "image_caption": 3, "embedded_text": 2}

@@ -156,7 +156,7 @@ tune(pairs, {"validation": pairs[:9]}, MtrclipSettings(**told["settings"]), Path
 
 
 def test_a_tuning_that_was_killed_goes_on_from_its_last_epoch(torch, pairs, base, tmp_path: Path) -> None:
-    chosen, told, folder = settings(base, epochs=40), tmp_path / "told.json", tmp_path / "run"
+    chosen, told, folder = settings(base, epochs=20), tmp_path / "told.json", tmp_path / "run"
     told.write_text(
         json.dumps({"pairs": [[str(f), text] for f, text in pairs], "settings": chosen.model_dump()})
     )
@@ -170,7 +170,7 @@ def test_a_tuning_that_was_killed_goes_on_from_its_last_epoch(torch, pairs, base
     child.wait()
     assert not (folder / "history.csv").exists()
     history, best = TUNING.tune(pairs, {"validation": pairs[:9]}, chosen, folder, 0)
-    assert history["epoch"].tolist() == list(range(41))
+    assert history["epoch"].tolist() == list(range(21))
     assert history["validation_R@1"][best] == history["validation_R@1"][1:].max()
 
 

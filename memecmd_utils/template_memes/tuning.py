@@ -94,7 +94,8 @@ class Preprocess:
 
         cut = RandomResizedCrop(self.side, scale=CROP_SHARE, interpolation=InterpolationMode.BICUBIC)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(zlib.crc32("\n".join(file.name for file in inputs).encode()) ^ self.seed)
+            names = "\n".join(file.name for file in inputs)
+            torch.default_generator.manual_seed(zlib.crc32(names.encode()) ^ self.seed)
             images = [cut(pictures.decode(file)) for file in inputs]
         pixels = self.processor.image_processor(images=images, return_tensors="pt")["pixel_values"]
         return {"pixel_values": pixels, "modality": "image"}

@@ -1,23 +1,150 @@
-"""A made-up world for `make templates`: data sets with drawn memes, and tiny random models.
+"""Made-up template memes in the forms of ImgFlip575K, CM50, MemeCap and FigMemes; no text is real.
 
-No text is from the real data sets.
+Records and replies for tests of single functions; and for `make templates` whole data sets with drawn memes,
+a simulated annotator and tiny random models.
 """
 
 import gzip
 import json
+import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import appendix
-import made_templates
+import pandas as pd
 import tiny_clips
 import tiny_metrics
 from fault_server import Answer, chat_reply
-from made_templates import FIVE, STEPS, TEMPLATES, annotated, record, title_of
 from PIL import Image, ImageDraw
 from whole_pipeline import schema_of
 
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
+
+TEMPLATES = ("Sad-Kettle", "Dont-Feed-Dave", "Tall-Goat", "Loud-Tuba", "Late-Bus", "Wet-Sock")
+NAMES = {"Dont-Feed-Dave": "Don't Feed Dave"}
+
+
+def title_of(template):
+    """The name as people write it: with the apostrophe that the file name lacks."""
+    return NAMES.get(template, template.replace("-", " "))
+
+
+def record(template, number, votes=7, views=400, title=None, boxes=("when the", "kettle sings")):
+    """One record as the source nests it."""
+    name = f"{template[:2].lower()}{number:05d}"
+    return {
+        "url": f"https://i.imgflip.com/{name}.jpg",
+        "post": f"https://imgflip.com/i/{name}",
+        "metadata": {
+            "views": f"{views:,}",
+            "img-votes": str(votes) if votes else 0,
+            "title": f"made-up {name}" if title is None else title,
+            "author": "nobody-in-particular",
+        },
+        "boxes": list(boxes),
+    }
+
+
+def world(seed=3, sizes=(900, 700, 600, 500, 400, 300)):
+    """Records by template: votes mostly low, half of the titles the template's name, some texts short."""
+    chance = random.Random(seed)
+    found = {}
+    for template, size in zip(TEMPLATES, sizes, strict=True):
+        rows = []
+        for number in range(size):
+            votes = int(chance.expovariate(0.22))
+            # Each template has a share of its own of kept titles, so that shares tell rules apart.
+            named = chance.random() < (0.85 if template in NAMES else 0.2 + 0.1 * TEMPLATES.index(template))
+            words = ["word"] * chance.choice([1, 2, 3, 5, 8])
+            title = title_of(template) if named else f"{template} made up {number}"
+            rows.append(
+                record(template, number, votes, chance.randint(50, 4000), title, [" ".join(words), " "])
+            )
+        found[template] = rows
+    return found
+
+
+def write_source(folder, records):
+    """`dataset/memes/<template>.json`, as the source lays it out; gives the checkout."""
+    place = folder / "checkout" / "dataset"
+    (place / "memes").mkdir(parents=True)
+    for template, rows in records.items():
+        (place / "memes" / f"{template}.json").write_text(json.dumps(rows), encoding="utf-8")
+    return folder / "checkout"
+
+
+def annotated(template, raw):
+    """A record as CM50 publishes it, with a made-up reading."""
+    name = raw["url"].rpartition("/")[2]
+    return {
+        "image_dir": f"../data/meme_retrieval_data/dataset/meme_images/{name}",
+        "visual elaboration": "A kettle stands on a stove.",
+        "detected text": "\n".join(raw["boxes"]),
+        "meaning of the meme": "The kettle is said to be a singer.",
+        "literary device": ["irony", "allusion"],
+        "emotion word": "joy",
+        "about_section": "",
+        "url": raw["url"],
+        "post": raw["post"],
+        "metadata": raw["metadata"],
+        "type": template,
+        "ocr": raw["boxes"],
+        "title": raw["metadata"]["title"],
+    }
+
+
+def write_cm50(folder, pairs):
+    """A validation set of (template, record) pairs and the texts of their templates, as CM50 lays it out."""
+    place = folder / "cm50" / "data"
+    data = place / "meme_retrieval_data"
+    (data / "dataset" / "templates" / "img").mkdir(parents=True)
+    text = json.dumps([annotated(template, raw) for template, raw in pairs])
+    with zipfile.ZipFile(data / "validation_set.zip", "w") as archive:
+        archive.writestr("__MACOSX/._validation_dev.json", b"\0\0")
+        archive.writestr("validation_set/validation_dev.json", text)
+    about = {name: {"about": f"What {name} means.", "example meme": ""} for name, _ in pairs}
+    (place / "50_template_info.json").write_text(json.dumps(about), encoding="utf-8")
+    for name in about:
+        (data / "dataset" / "templates" / "img" / f"{name}.jpg").write_bytes(b"not opened here")
+    return folder / "cm50"
+
+
+def memecap_row(name: str = "a1", **changes) -> dict:
+    """A record of MemeCap."""
+    return {
+        "category": "memes",
+        "img_captions": [f"a drawn cat in {name}"],
+        "meme_captions": [f"{name} is tired.", f"{name} wants the weekend."],
+        "title": f"Title of {name}",
+        "url": f"https://example.org/{name}.png",
+        "img_fname": f"memes_{name}.png",
+        "metaphors": [{"metaphor": "cat", "meaning": "the poster"}],
+        "post_id": name,
+    } | changes
+
+
+FIVE = {
+    "explanation": "A long wait.",
+    "visual elaboration": "A heron stands at a bus stop.",
+    "detected text": "text, below",
+    "meaning of the meme": "The poster waits for too long.",
+    "literary device": "hyperbole",
+    "emotion word": "sadness",
+}
+STEPS = {
+    "multiple choice": ["irony", "contrast"],
+    "extraction of answer": ["irony", "contrast"],
+    "choice by choice comparison": [
+        {"label": "irony", "why": "it is meant otherwise", "explains": "yes"},
+        {"label": "contrast", "why": "nothing is set side by side", "explains": "no"},
+    ],
+    "literary device": ["irony"],
+}
+"""With `FIVE`: what a made-up annotator replies to the two prompts that are asked by default."""
+
+
+# --- whole data sets, for `make templates`
 
 MEMES, HELD_OUT, UNPOPULAR = 12, 3, 2
 """Of each template: memes that pass the filter, how many of them are for validation, memes without votes."""
@@ -76,23 +203,18 @@ def data_sets(folder: Path) -> dict[str, Any]:
             rows["validation" if n >= MEMES - HELD_OUT else "train"].append(row)
             mine.append(raw)
         records[template] = mine + [record(template, MEMES + n, votes=0) for n in range(UNPOPULAR)]
-    imgflip = made_templates.write_source(folder, records)
+    imgflip = write_source(folder, records)
     held_out = [(t, r) for t, mine in records.items() for r in mine[MEMES - HELD_OUT : MEMES]]
-    cm50 = made_templates.write_cm50(folder, held_out)
+    cm50 = write_cm50(folder, held_out)
     data = cm50 / "data" / "meme_retrieval_data"
     (data / "validation_set.zip").unlink()  # its readings are all alike
     for part, said in rows.items():
         (data / f"{part}_dev.json.gz").write_bytes(gzip.compress(json.dumps(said).encode()))
     for number, template in enumerate(TEMPLATES):
         blank(number).save(data / "dataset" / "templates" / "img" / f"{template}.jpg", quality=95)
-    return {
-        "imgflip": str(imgflip),
-        "published": str(cm50),
-        "memecap": str(_memecap(folder, images)),
-        "figmemes": str(_splits(folder)),
-        "figmemes_labels": str(_labels(folder)),
-        "images": str(images),
-    }
+    places = imgflip, cm50, _memecap(folder, images), *_figmemes(folder), images
+    names = "imgflip", "published", "memecap", "figmemes", "figmemes_labels", "images"
+    return dict(zip(names, map(str, places), strict=True))
 
 
 def _memecap(folder: Path, images: Path) -> Path:
@@ -101,31 +223,24 @@ def _memecap(folder: Path, images: Path) -> Path:
         number = n % len(TEMPLATES)
         if n < CAPS:
             meme(number, n, f"{WHAT[n % 6]} twice").save(images / f"memes_{n}.png")
-        said = (f"The poster says that {meaning(number, n)}.", f"{title_of(TEMPLATES[number])} {n}.")
-        row = {"post_id": f"p{n}", "title": f"{WHO[n % 6]} {WHAT[(n + 2) % 6]} {n}", "metaphors": []}
-        row |= {"url": f"https://example.org/{n}", "img_fname": f"memes_{n}.png"}
-        rows.append(row | {"img_captions": [about(TEMPLATES[number])], "meme_captions": said})
+        said = [f"The poster says that {meaning(number, n)}.", f"{title_of(TEMPLATES[number])} {n}."]
+        title, shown = f"{WHO[n % 6]} {WHAT[(n + 2) % 6]} {n}", [about(TEMPLATES[number])]
+        rows.append(memecap_row(str(n), title=title, img_captions=shown, meme_captions=said))
     (folder / "memecap").mkdir()
     (folder / "memecap" / "memes-test.json").write_text(json.dumps(rows), encoding="utf-8")
     return folder / "memecap"
 
 
-def _splits(folder: Path) -> Path:
-    """The split of FigMemes: its test set are the pictures of MemeCap under their names."""
+def _figmemes(folder: Path) -> tuple[Path, Path]:
+    """The split and the labels of FigMemes: its test set are the pictures of MemeCap under their names."""
     (folder / "figmemes").mkdir()
-    lines = ["img_name\tsplit", *(f"memes_{n}.png\ttest" for n in range(CAPS)), "other.png\ttrain"]
-    (folder / "figmemes" / "standard_split.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder / "figmemes"
-
-
-def _labels(folder: Path) -> Path:
-    """Labels as FigMemes has them, under the names of the matched pictures."""
-    lines = ["\t".join(("img_name", *FIGMEMES_LABELS))]
-    for n in range(CAPS):
-        lines.append("\t".join((f"memes_{n}.png", *(str(int((n + i) % 3 == 0)) for i in range(6)))))
-    path = folder / "figmemes_annotations.tsv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    names = [f"memes_{n}.png" for n in range(CAPS)]
+    split = pd.DataFrame({"img_name": [*names, "other.png"], "split": ["test"] * CAPS + ["train"]})
+    split.to_csv(folder / "figmemes" / "standard_split.tsv", sep="\t", index=False)
+    marks = {label: [int((n + i) % 3 == 0) for n in range(CAPS)] for i, label in enumerate(FIGMEMES_LABELS)}
+    labels = folder / "figmemes_annotations.tsv"
+    pd.DataFrame({"img_name": names, **marks}).to_csv(labels, sep="\t", index=False)
+    return folder / "figmemes", labels
 
 
 def models(folder: Path) -> dict[str, str]:
