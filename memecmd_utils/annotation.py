@@ -84,7 +84,7 @@ async def annotate(
     """
     flag_unsafe = profile.library.flag_unsafe
 
-    async def one(meme: Meme) -> Annotation:
+    async def annotated(meme: Meme) -> Annotation:
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
         answer = await chat.ask(request, lambda reply: read_reply(reply, flag_unsafe))
@@ -108,7 +108,7 @@ async def annotate(
         )
 
     with Progress(chat, len(memes), "annotations", "meme") as bar:
-        made = await chat.side_by_side(one(meme) for meme in memes)
+        made = await chat.side_by_side(annotated(meme) for meme in memes)
     if made and all(annotation.unscored for annotation in made):
         raise StageOutputError(f"no meme has a usable annotation; the first: {made[0].unscored}")
     return made
@@ -131,10 +131,10 @@ def repetitions(value: AnnotationReply) -> list[str]:
     """
     texts = {name: library.normalise_text(getattr(value, name)) for name in AnnotationReply.model_fields}
     broken = []
-    for (first, one), (second, other) in combinations(texts.items(), 2):
-        if one == other:
+    for (first, text), (second, other) in combinations(texts.items(), 2):
+        if text == other:
             broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
-        elif second == "s_minus" and library.alike(one[:300], other[:300], LIKENESS):  # sixty are asked for
+        elif second == "s_minus" and library.alike(text[:300], other[:300], LIKENESS):  # sixty are asked for
             broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
 

@@ -453,7 +453,9 @@ async def generate(
     any complete dialogue or any usable summary raises `NoText`.
     """
     given = {dialogue.dialogue_id: dialogue for dialogue in own}
-    n_turns = (len(starts) - len(own)) * profile.dialogue.n_turns + sum(len(one.turns) for one in own)
+    n_turns = (len(starts) - len(own)) * profile.dialogue.n_turns + sum(
+        len(dialogue.turns) for dialogue in own
+    )
     with Progress(chat, n_turns, "turns", "turn") as bar:
         work = (
             sum_up(given[start.dialogue_id], start, chat, profile, bar)

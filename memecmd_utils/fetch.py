@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -82,8 +82,11 @@ class Source(BaseModel):
         if path.is_file():
             names = [pattern.rpartition("/")[2] for patterns in self.holds.values() for pattern in patterns]
             return "" if any(map(path.match, names)) else " or ".join(names)
-        found = {words: [*map(path.glob, patterns)] for words, patterns in self.holds.items()}
-        return "; ".join(words for words, globs in found.items() if not any(map(any, globs)))
+        return "; ".join(
+            words
+            for words, patterns in self.holds.items()
+            if not any(any(path.glob(pattern)) for pattern in patterns)
+        )
 
 
 def source_list(name: str) -> list[Source]:
@@ -227,7 +230,7 @@ class LocatedSource(NamedTuple):
 
 
 def locate(
-    profile: Profile, *, fetch: bool = True, names: Iterable[str] | None = None
+    profile: Profile, *, fetch: bool = True, names: Collection[str] | None = None
 ) -> dict[str, LocatedSource]:
     """Look for the data sets `names` (None: all), fetch what no profile key names, and say where each is.
 

@@ -117,10 +117,11 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
             group = f"{source}/{PurePosixPath(origin).parent}"
             by_source[source].append(Candidate(origin, origin, group, path, note))
     # Two sources may hold the same path; then, and only then, the source is part of the name.
-    count = Counter(one.name for candidates in by_source.values() for one in candidates)
+    count = Counter(candidate.name for candidate in chain(*by_source.values()))
     for source, candidates in by_source.items():
-        for one in candidates:
-            one.name = one.name if count[one.name] == 1 else f"{source}/{one.name}"
+        for candidate in candidates:
+            if count[candidate.name] > 1:
+                candidate.name = f"{source}/{candidate.name}"
     return sorted(chain(*by_source.values()), key=lambda candidate: candidate.name)
 
 
@@ -186,8 +187,9 @@ class RapidOcr:
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or min(4, cores())
         content = [Path(str(file.locate())) for file in metadata.files("rapidocr") or []]
-        models = {task: sorted(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")}
-        self.models = {task: found[-1] for task, found in models.items()}
+        self.models = {
+            task: max(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")
+        }
 
     @property
     def ocr_id(self) -> str:
@@ -266,13 +268,13 @@ def phash(image: Image.Image) -> int:
 
 def close_pairs(hashes: Sequence[int], max_distance: int) -> list[tuple[int, int, int]]:
     """All pairs i < j of 64-bit hashes that differ in at most `max_distance` bits: (i, j, bits), sorted."""
-    values, found = np.array(hashes, dtype=np.uint64), []
+    values, pairs = np.array(hashes, dtype=np.uint64), []
     for start in range(0, len(values), 512):
         bits = np.bitwise_count(values[start : start + 512, None] ^ values[None, start:])
         rows, columns = np.nonzero(np.triu(bits <= max_distance, k=1))
         places = (rows + start).tolist(), (columns + start).tolist(), bits[rows, columns].tolist()
-        found += zip(*places, strict=True)
-    return found
+        pairs += zip(*places, strict=True)
+    return pairs
 
 
 def near_duplicate_groups(
@@ -463,37 +465,35 @@ def build_library(
     """
     candidates = find_candidates(profile.library.sources)
     decisions = _curate(candidates, profile)
-    _read_all([one for one in candidates if one.exit is None], profile, run_dir, ocr, ocr_cache)
-    near, doubtful = _leave_out_near_duplicates([one for one in candidates if one.meme])
-    memes = [one for one in candidates if one.meme and one.exit is None]
-    left_out = [one for one in candidates if one.exit]
-    rejected_csv, funnel = run_dir / "rejected.csv", run_dir / "funnel.csv"
-    rejected = [{"file": one.name, "reason": one.exit.why} for one in left_out]
-    files.write_frame(rejected_csv, pd.DataFrame(rejected, columns=["file", "reason"]))
-    write_funnel(funnel, candidates, profile.library.filters)
+    _read_all(candidates, profile, run_dir, ocr, ocr_cache)
+    near, doubtful = _leave_out_near_duplicates([c for c in candidates if c.meme])
+    memes = [c for c in candidates if c.meme and not c.exit]
+    left_out = [c for c in candidates if c.exit]
+    report = LibraryReport(
+        len(candidates), len(memes), len(doubtful), run_dir / "rejected.csv", run_dir / "funnel.csv"
+    )
+    rejected = pd.DataFrame([(c.name, c.exit.why) for c in left_out], columns=["file", "reason"])
+    files.write_frame(report.rejected_csv, rejected)
+    write_funnel(report.funnel, candidates, profile.library.filters)
     if not memes:
-        first = "; the first: {file}: {reason}".format(**rejected[0]) if rejected else ""
-        raise LibraryError(f"no meme is left of {len(candidates)} files, see {rejected_csv}{first}")
-    copies = {one.meme.file for one in candidates if one.meme}
-    for path in (run_dir / "memes").iterdir():
-        if f"memes/{path.name}" not in copies:  # an earlier run with other settings left it
-            path.unlink()
-    memes.sort(key=lambda one: (one.meme.origin, one.meme.meme_id))
+        first = f"; the first: {left_out[0].name}: {left_out[0].exit.why}" if left_out else ""
+        raise LibraryError(f"no meme is left of {len(candidates)} files, see {report.rejected_csv}{first}")
+    memes.sort(key=lambda c: (c.meme.origin, c.meme.meme_id))
     page = files.templates().get_template("contact_sheet.html.j2")
     sheet = page.render(
         name=run_dir.name, memes=memes, doubtful=doubtful, near=near, left_out=left_out, decisions=decisions,
         curable=(FILTER, NEAR, CURATION),  # a person can overrule these steps, and no others
     )  # fmt: skip
     files.write_text(run_dir / "contact_sheet.html", sheet)
-    files.write_parquet(run_dir / "memes.parquet", [one.meme for one in memes], Meme)
-    return LibraryReport(len(candidates), len(memes), len(doubtful), rejected_csv, funnel)
+    files.write_parquet(run_dir / "memes.parquet", [c.meme for c in memes], Meme)
+    return report
 
 
 def _curate(candidates: Sequence[Candidate], profile: Profile) -> list["Decision"]:
-    """Mark the candidates that the curation file keeps or drops; what it says, empty without one."""
+    """Mark the candidates that the curation file keeps or drops; what it says, empty without candidate."""
     if profile.library.curation is None:
         return []
-    by_name = {one.name: one for one in candidates}
+    by_name = {candidate.name: candidate for candidate in candidates}
     decisions = read_curation(paths.user_path(profile.library.curation), by_name)
     for file, action, why in decisions:
         if action == "keep":
@@ -525,10 +525,13 @@ def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candida
 def _read_all(
     candidates: Sequence[Candidate], profile: Profile, run_dir: Path, ocr: Any, cache: TextCache | None
 ) -> None:
-    """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies."""
+    """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies.
+
+    Copies that an earlier run with other settings left are removed.
+    """
     from tqdm.auto import tqdm
 
-    order = _in_order(candidates, profile)
+    order = _in_order([c for c in candidates if not c.exit], profile)
     limit, done = profile.library.max_memes or len(order), 0
     ocr_id = (ocr or RapidOcr()).ocr_id
     first_with: dict[str, str] = {}  # SHA-256 -> name
@@ -536,37 +539,44 @@ def _read_all(
     with tqdm(total=min(limit, len(order)), desc="memes", unit="meme") as bar:
         while part := list(islice(waiting, limit - done)):  # what is rejected is made up for
             todo, jobs = [], []
-            for one in part:
+            for candidate in part:
                 try:
-                    sha256 = hashlib.sha256(pictures.read_bytes(one.path)).hexdigest()
+                    sha256 = hashlib.sha256(pictures.read_bytes(candidate.path)).hexdigest()
                 except ImageRejected as reason:
-                    one.exit = undecodable(reason)
+                    candidate.exit = undecodable(reason)
                     continue
-                if first_with.setdefault(sha256, one.name) != one.name:
-                    one.exit = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
+                if first_with.setdefault(sha256, candidate.name) != candidate.name:
+                    candidate.exit = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
                     continue
-                filters, text = Filters() if one.kept_by_hand else profile.library.filters, one.text
+                filters, text = (
+                    Filters() if candidate.kept_by_hand else profile.library.filters,
+                    candidate.text,
+                )
                 if cache is not None and text is None:
                     text = cache.get(f"{sha256}|{ocr_id}")
-                todo.append((one, sha256))
-                jobs.append((one.path, filters, text))
+                todo.append((candidate, sha256))
+                jobs.append((candidate.path, filters, text))
             readings = read_pictures(jobs, profile, ocr)
-            for (one, sha256), (*_, known), reading in zip(todo, jobs, readings, strict=True):
+            for (candidate, sha256), (*_, known), reading in zip(todo, jobs, readings, strict=True):
                 if cache is not None and known is None and reading.text is not None:
                     cache.put(f"{sha256}|{ocr_id}", reading.text)
                 if reading.exit is not None:
-                    one.exit = reading.exit
+                    candidate.exit = reading.exit
                     continue
-                one.meme, one.pixels = _meme(one, sha256, reading, profile), reading.pixels
-                with files.atomic_path(run_dir / one.meme.file) as target:
+                candidate.meme, candidate.pixels = _meme(candidate, sha256, reading, profile), reading.pixels
+                with files.atomic_path(run_dir / candidate.meme.file) as target:
                     target.write_bytes(reading.normal)
                 done += 1
                 bar.update()
+    copies = {c.meme.file for c in order if c.meme}
+    for path in (run_dir / "memes").glob("*"):
+        if f"memes/{path.name}" not in copies:
+            path.unlink()
 
 
-def _meme(one: Candidate, sha256: str, reading: Reading, profile: Profile) -> Meme:
-    is_example, text = bool(one.meme_id), reading.text or ""
-    meme_id = one.meme_id or sha256[:12]
+def _meme(candidate: Candidate, sha256: str, reading: Reading, profile: Profile) -> Meme:
+    is_example, text = bool(candidate.meme_id), reading.text or ""
+    meme_id = candidate.meme_id or sha256[:12]
     return Meme(
         source="drawn" if is_example else "user image",
         profile=profile.name,
@@ -575,9 +585,9 @@ def _meme(one: Candidate, sha256: str, reading: Reading, profile: Profile) -> Me
         file=f"memes/{meme_id}.png",
         text=text if is_example else WRAP.sub("", text),
         text_source="known" if is_example else ("ocr" if text else "none"),
-        picture_note=one.picture_note,
-        gloss=one.gloss,
-        origin=one.origin,
+        picture_note=candidate.picture_note,
+        gloss=candidate.gloss,
+        origin=candidate.origin,
         sha256=sha256,
         phash=f"{reading.phash:016x}",
         width=reading.size[0],
@@ -595,9 +605,11 @@ def _leave_out_near_duplicates(candidates: Sequence[Candidate]) -> tuple[list[Pa
     Of near duplicates the largest picture stays, of equally large ones the first by name. Example memes and
     those kept by hand are never left out.
     """
-    order = sorted(candidates, key=lambda one: (not one.meme_id, -one.pixels, one.name))
+    order = sorted(
+        candidates, key=lambda candidate: (not candidate.meme_id, -candidate.pixels, candidate.name)
+    )
     groups, doubtful = near_duplicate_groups(
-        [int(one.meme.phash, 16) for one in order], [one.meme.text for one in order]
+        [int(candidate.meme.phash, 16) for candidate in order], [candidate.meme.text for candidate in order]
     )
     near = [(order[first], order[other]) for first, *others in groups for other in others]
     near = [pair for pair in near if not (pair[1].meme_id or pair[1].kept_by_hand)]
@@ -613,7 +625,8 @@ def write_funnel(target: Path, candidates: Sequence[Candidate], filters: Filters
 
     Filters in use stand in it even where nothing left.
     """
-    exits = [one.exit or Exit(NOT_SAMPLED, "") for one in candidates if one.exit or not one.meme]
+    not_sampled = Exit(NOT_SAMPLED, "")
+    exits = [c.exit or not_sampled for c in candidates if c.exit or not c.meme]
     counts = Counter((exit_.step, exit_.reason) for exit_ in exits)
     in_use = {name for name, value in filters if value != getattr(Filters(), name)}
     rows, left = [("found", "", len(candidates), len(candidates))], len(candidates)

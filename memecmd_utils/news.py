@@ -4,7 +4,6 @@ A collection is a folder: `news.jsonl` (every item with its provenance; also for
 (how each feed fared), written after each feed. The linked articles are not fetched.
 """
 
-import csv
 import hashlib
 import io
 import time
@@ -140,8 +139,8 @@ def collect_for(profile: Profile) -> str:
 def _rows(folder: Path) -> dict[str, dict[str, Any]]:
     """The rows of `feeds.csv` by address."""
     path = folder / "feeds.csv"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return {row["url"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+    table = pd.read_csv(path, dtype=str, keep_default_na=False) if path.is_file() else pd.DataFrame()
+    return {row["url"]: row for row in table.to_dict("records")}
 
 
 def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:

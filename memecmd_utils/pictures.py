@@ -202,16 +202,16 @@ def look_through(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise LibraryError(f"folder {error.filename} cannot be read: {error.strerror}") from error
 
-    found = []
+    candidates = []
     for place, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
         paths = (Path(place, name) for name in names if not name.startswith("."))
-        found += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
-    if not found:
+        candidates += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
+    if not candidates:
         raise LibraryError(
             f"meme source {folder} holds no image ({', '.join(FORMATS)}; links are not followed)"
         )
-    return sorted(found, key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
+    return sorted(candidates, key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
 
 
 def _is_candidate(path: Path) -> bool:
