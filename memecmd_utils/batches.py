@@ -116,4 +116,5 @@ def fetch(run: runs.Run, stage: str) -> str:
     waiting = [batch.id for batch in batches if batch.status not in (*LOST, "completed")]
     files.write_json(noted, waiting) if waiting else noted.unlink()
     faults = [error.message for batch in batches for error in (batch.errors and batch.errors.data) or []]
-    return "\n".join([f"batch {b.id}: {b.status}" for b in batches] + [backend.shown(str(f)) for f in faults])
+    told = [f"{b.id}: {b.status}, {getattr(b.request_counts, 'completed', 0):,} answered" for b in batches]
+    return "\n".join(told + [backend.shown(str(fault)) for fault in faults])

@@ -43,6 +43,7 @@ class BatchService(Simulated):
                 done.append({"custom_id": line["custom_id"], "response": response})
             self.files["out"] = "".join(files.dumps(line) + "\n" for line in done).encode()
             batch |= {"status": "completed", "output_file_id": "out"}
+            batch["request_counts"]["completed"] = len(done)
         batch["seen"] = True
         return Answer({k: v for k, v in batch.items() if k != "seen"})
 
@@ -92,8 +93,8 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(ser
     assert not any(run.folder.rglob("*.json")) and not service.lines, "nobody was asked, nothing is kept"
     (run.write_dir / "batches" / "annotation.json").unlink()  # as if killed before the note was written
     assert batches.send(run, "annotation").endswith("in b0") and len(service.batches) == 1
-    assert batches.fetch(run, "annotation") == "batch b0: in_progress"
-    assert batches.fetch(run, "annotation") == "batch b0: completed"
+    assert batches.fetch(run, "annotation") == "b0: in_progress, 0 answered"
+    assert batches.fetch(run, "annotation") == "b0: completed, 4 answered"
     row = runs.spent(run).rows["annotation", "annotation"]
     full = (row["tokens_in"] * 1 + row["tokens_out"] * 10) / 1e6
     assert row["calls"] == 4 and row["usd"] == pytest.approx(full / 2)
@@ -110,7 +111,7 @@ def test_a_batch_that_failed_can_be_sent_again_and_says_why(service, monkeypatch
     batches.send(run, "annotation")
     errors = {"object": "list", "data": [{"message": "billing limit simulated-simulated", "code": "x"}]}
     service.batches["b0"] |= {"status": "failed", "errors": errors}
-    assert batches.fetch(run, "annotation") == "batch b0: failed\nbilling limit ***"
+    assert batches.fetch(run, "annotation") == "b0: failed, 0 answered\nbilling limit ***"
     assert batches.send(run, "annotation").endswith("in b1")
 
 
@@ -127,7 +128,7 @@ def test_the_ratings_of_a_judge_come_by_batch(service, monkeypatch) -> None:
     ):
         run.save(rows, schema)
     assert batches.send(run, "evaluation") == "2 questions of evaluation are sent in b0"
-    assert [batches.fetch(run, "evaluation")[-9:] for _ in range(2)] == ["_progress", "completed"]
+    assert [batches.fetch(run, "evaluation")[-10:] for _ in range(2)] == ["0 answered", "1 answered"]
     assert not (run.folder / "ratings.parquet").exists(), "the stage writes its tables, not a batch"
     asked = len(service.lines)
     made = judges.rate(run, placements, {d.dialogue_id: d for d in dialogues}, {m.meme_id: m for m in memes})
