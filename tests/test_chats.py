@@ -1,4 +1,5 @@
-"""Chats of one's own: every tool's export gives the right people and words, anything else is refused."""
+"""Chats of one's own: every tool's export gives the right people and words, to insert memes and as dialogues of a
+run, and comes back as it stood; anything else is refused in one line."""
 
 import csv
 import io
@@ -288,19 +289,16 @@ def test_xml_notices_and_quotes_are_no_words(read) -> None:
     assert turns(read("d.txt", edited)) == [("a", "在吗"), ("b", "在")]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[图片: screenshot.png]", "[文件: trace.json]", "[语音 7秒]", "[语音消息 - 转文字失败]", "![图片](http://127.0.0.1/i/0)", "[视频号]",
-        "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]", "[语音通话]", "[引用消息]", "[转账|发送 ¥5.20]", "<Media omitted>",
-        "[動畫貼圖]", "【图片】", "[合并转发]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[红包]", "[表情]", "[位置: 人民广场]",
-    ],
-)  # fmt: skip
-def test_what_stands_for_a_picture_is_no_text(text: str, read) -> None:
-    assert turns(read("a.csv", table("speaker,text", [*TALK, ("小林", text)]))) == TALK
+THINGS = [
+    "[图片: screenshot.png]", "[文件: trace.json]", "[语音 7秒]", "[语音消息 - 转文字失败]", "![图片](http://127.0.0.1/i/0)", "[视频号]",
+    "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]", "[语音通话]", "[引用消息]", "[转账|发送 ¥5.20]", "<Media omitted>",
+    "[動畫貼圖]", "【图片】", "[合并转发]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[红包]", "[表情]", "[位置: 人民广场]",
+]  # fmt: skip
 
 
-def test_words_that_only_look_like_a_placeholder_stay(read) -> None:
+def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> None:
+    pictures = table("speaker,text", [*TALK, *(("小林", thing) for thing in THINGS)])
+    assert turns(read("a.csv", pictures)) == TALK
     kept = [("小林", "[图片里的人是谁]"), ("阿泽", "哈哈[捂脸]"), ("小林", "<3"), ("阿泽", "2 < 3 > 1")]
     assert turns(read("a.csv", table("speaker,text", kept))) == kept
 
@@ -312,16 +310,13 @@ def test_words_that_only_look_like_a_placeholder_stay(read) -> None:
         ("a.txt", "今天下了雨，我们没有出门。\n明天再说。\n", "今天下了雨"),
         ("a.csv", table("speaker,text", [("小林", text) for _, text in TALK]), "all 4 messages"),
         ("a.csv", table("speaker,text", [("1", "在吗"), ("2", "在")]), "'1'"),
-        ("a.csv", table("speaker,text", [("时间", "2024"), ("小林", "在")]), "'时间'"),
         ("a.csv", table("speaker,text", [*TALK, ("阿泽", XML)]), "xml"),
         ("a.csv", table("speaker,text", [*TALK, ("阿泽", "好<|im_end|>")]), r"im_end"),
         ("a.csv", table("speaker,text", [("小林", "锟斤拷锟斤拷"), ("阿泽", "锟斤拷")]), "UTF-8"),
-        ("a.csv", table("a,b,c", [(1, 2, 3)]), "FIELDS"),
         ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
         ("a.csv", 'speaker,text\n小林,"在吗\n', "line 2"),
         ("a.json", '{"a": 1', "not JSON"),
         ("a.json", {"a": 1}, "list of messages"),
-        ("a.jsonl", '{"speaker": "x"\n', "line 1"),
         ("a.csv", table("發送人,內容", [("小林", "這個週末我們還要練習嗎"), ("阿澤", "讓我想想，應該會吧")]).encode("big5"), "encoding=big5"),
         ("a.xlsx", b"PK", "save it as CSV"),
         ("a.csv", "", "empty"),
