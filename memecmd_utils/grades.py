@@ -241,7 +241,7 @@ def grades_of_placed(placements: Sequence[Placement], truth: GroundTruth) -> dic
     return {strategy: values for strategy, values in found.items() if len(values) == placed[strategy]}
 
 
-AGREEMENT = ("what", "measure", "value", "low", "high", "same", "n", "dialogues")
+AGREEMENT = ("what", "measure", "kappa", "same", "n", "dialogues")
 """Columns of the two tables."""
 
 
@@ -261,7 +261,7 @@ def agreement_table(truth: GroundTruth) -> pd.DataFrame:
         pairs = np.minimum(both.to_numpy(dtype=int), classes - 1)
         got = statistics.cluster_kappa(pairs, both.index.get_level_values(0), classes)
         same = float((pairs[:, 0] == pairs[:, 1]).mean())
-        rows.append((what, measure, got.value, got.low, got.high, same, got.n, got.clusters))
+        rows.append((what, measure, got, same, got.n, got.clusters))
     return pd.DataFrame(rows, columns=list(AGREEMENT))
 
 
@@ -305,10 +305,9 @@ RANDOM = "random"
 """The one random ranking whose top was graded with the pool: others meet memes that nobody graded."""
 CENTRINGS = ("attribute", "none")
 SYSTEMS = (
-    "embedder", "centring", "uses", *MEASURES, "R@1 low", "R@1 high", "nDCG@5 low", "nDCG@5 high", "turns",
-    "dialogues",
+    "embedder", "centring", "uses", *MEASURES, "turns", "dialogues",
 )  # fmt: skip
-DIFFERENCES = ("embedder", "centring", "uses", "minus", "measure", "mean", "low", "high", "dialogues")
+DIFFERENCES = ("embedder", "centring", "uses", "minus", "measure", "difference", "dialogues")
 """Columns of the two tables."""
 
 
@@ -429,32 +428,31 @@ def tabulate(
     """
     rows, differences, sizes = [], [], {"turns": len(clusters), "dialogues": len(set(clusters))}
     for system, values in measured.items() if clusters else ():
-        row = dict(zip(MEASURES, values.mean(axis=0), strict=True))
-        shown = ["R@1", "nDCG@5"]
-        ends = statistics.mean_columns(shown, values[:, [0, NDCG]], clusters, statistics.SHARE)
-        rows.append({**system._asdict(), **row, **ends, **sizes})
+        means = statistics.cluster_means(MEASURES, values, clusters, statistics.MEASURE)
+        rows.append({**system._asdict(), **means, **sizes})
         if system.uses != RANDOM:
             gaps = values[:, NDCG] - measured[RANDOM_SYSTEM][:, NDCG]
             row = {**system._asdict(), "minus": RANDOM, "measure": "nDCG@5"}
-            differences.append({**row, **statistics.cluster_mean(gaps, clusters).row()})
+            got = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
+            differences.append({**row, "difference": got, "dialogues": got.clusters})
     return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
 
 
 def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
     """Both tables in one, the best first, from their rows by name (`retrieval`, `retrieval_differences`).
 
-    The run's own centring, and the full score with the other one. Differences are `mean [low, high]`.
+    The run's own centring, and the full score with the other one.
     """
     gaps = {tuple(row[name] for name in System._fields): row for row in found["retrieval_differences"]}
     other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
     rows = []
-    for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"]):
+    for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"].value):
         as_run = row["centring"] in ("", profile.retrieval.centring)
         if as_run or row["uses"] == FULL:
-            gap = gaps.get(tuple(row[name] for name in System._fields))
-            ends = "–" if gap is None else statistics.format_interval(gap, "mean", 3, "+")
+            gap = gaps.get(tuple(row[name] for name in System._fields), {}).get("difference")
             uses = row["uses"] + ("" if as_run else other)
-            rows.append((row["embedder"] or "–", uses, *(row[name] for name in MEASURES), ends))
+            means = (f"{row[name].value:.3f}" for name in MEASURES)
+            rows.append((row["embedder"] or "–", uses, *means, gap))
     columns = ["embedder", "uses", *MEASURES, "nDCG@5 − random"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -216,8 +216,8 @@ def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """
     rows = numbers["landing"].get("placed", ())
     last = [row for row in rows if row["split"] == rows[0]["split"] in UNTOUCHED]
-    held_out = {row["who"]: row["lands"] for row in last if row["where"] == retrieval.RERANKED}
-    held_out |= {row["who"]: row["lands"] for row in last if row["where"] == row["who"]}
+    held_out = {row["who"]: row["lands"].value for row in last if row["where"] == retrieval.RERANKED}
+    held_out |= {row["who"]: row["lands"].value for row in last if row["where"] == row["who"]}
     return {"held out": held_out, "run": {row["strategy"]: row["lands"] for row in numbers["levels"]}}
 
 

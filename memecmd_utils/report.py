@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,6 @@ def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str
     return levels
 
 
-SHARES = (
-    "fits", "lands", "ungraded", "rate",
-    "fits alone", "fits in sequence", "lands alone", "lands in sequence",
-    "follow-ups", "sign", "clear", "clearly opposite", "cannot tell", "sign if told",
-)  # fmt: skip
-"""Columns that are printed as per cent."""
 LANDING = (
     "memes", "ungraded", "fits", "lands", "mean grade", "specificity", "different", "repeats",
     "right after another",
@@ -111,41 +106,14 @@ LANDING_FURTHER: dict[str, Sequence[str]] = {
     "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
 }  # fmt: skip
 """Further tables of notebook 04b, and the columns that are shown; all of them where none are named."""
-COARSE = (
-    "mean", "mean grade", "mean gap", "minus random", "specificity", "ungraded as 0", "overall",
-    "paper", "paper minus random",
-)  # fmt: skip
-"""Columns that are printed with two digits; other numbers have three."""
 
 
-def printed(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> pd.DataFrame:
-    """A table as pages show it: a number and the ends of its interval become one cell `x [low, high]`.
-
-    `columns` are those to show; by default all. Differences have a sign.
-    """
-    rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
-    ends = [name for name in names if name in ("low", "high") or name.endswith((" low", " high"))]
-    of_differences = bool({"comparison", "minus"} & names.keys())
-
-    def cell(row: Mapping[str, Any], name: str) -> Any:
-        value = row.get(name)
-        if value is None or value != value:
-            return "–"
-        if not isinstance(value, float):  # an estimate prints itself
-            return value
-        if name in SHARES:
-            return percents(row, name)
-        sign = "+" if "difference" in name or "minus" in name or (of_differences and name == "mean") else ""
-        if name in ("p", "p_holm", "p Holm") and value < 0.001:
-            return "< 0.001"
-        digits = 2 if name in COARSE or abs(value) >= 10 else 3
-        if f"{name} low" in row or (name in ("mean", "value") and "low" in row):
-            return statistics.format_interval(row, name, digits, sign)
-        return f"{value:{sign}.{digits}f}"
-
-    shown = columns or [name for name in names if name not in ends]
-    return pd.DataFrame([[cell(row, name) for name in shown] for row in rows], columns=list(shown))
+def _table(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = (), shares: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Rows as a table of some columns (none: of all); plain numbers in `shares` are given as per cent."""
+    cells = [row | {name: percent(row[name]) for name in shares if name in row} for row in map(dict, rows)]
+    return pd.DataFrame(cells, columns=list(columns) or None, dtype=object)
 
 
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -159,8 +127,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     for row in landed.get("differences", ()):
         of_random = row["minus"] == landing.RANDOM and row["who"] == row["where"]
         if of_random and (row["split"], row["measure"]) == (numbers["profile"], "mean grade"):
-            ends = [row[name] for name in ("mean", "low", "high")]
-            minus_random.setdefault(row["who"], statistics.Estimate(*ends, kind=statistics.DIFFERENCE))
+            minus_random.setdefault(row["who"], row["difference"])
     strategies = [
         {
             "strategy": schemas.STRATEGIES[row["strategy"]].label,
@@ -171,38 +138,40 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         }
         for row in numbers["levels"]
     ]
+    told = ("sign if told", "sign", "clear", "clearly opposite")
     found = {
-        "strategies": printed(strategies),
-        "effects": printed(
+        "strategies": _table(strategies),
+        "effects": _table(
             [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
             ("effect", "metric", "comparison", "difference", "n", "dialogues", "p_holm"),
         ),
-        "landing": printed(_deciding(landed, "placed"), ("where", "who", *LANDING)),
-        "landing_first": printed(
+        "landing": _table(_deciding(landed, "placed"), ("where", "who", *LANDING), ("ungraded",)),
+        "landing_first": _table(
             _first_landing(_deciding(landed, "placed")),
             ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats"),
         ),
-        "landing_minus": printed(
+        "landing_minus": _table(
             _deciding(landed, "differences"),
-            ("where", "who", "minus", "measure", "mean", "dialogues", "p"),
+            ("where", "who", "minus", "measure", "difference", "dialogues", "p"),
         ),
-        "landing_ranking": printed(landed.get("ranking", ()), ("split", "what", "turns", *graded.MEASURES)),
+        "landing_ranking": _table(landed.get("ranking", ()), ("split", "what", "turns", *graded.MEASURES)),
         **{
-            f"landing_{name}": printed(landed.get(name, ()), columns)
+            f"landing_{name}": _table(landed.get(name, ()), columns, ("rate", "ungraded"))
             for name, columns in LANDING_FURTHER.items()
         },
-        "ablation": printed(
+        "ablation": _table(
             [row for row in studies["ablation"] if row["measure"] == "nDCG@5"],
             ("embedder", "compares", "full", "rest", "difference"),
         ),
-        "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "difference", "clear")),
-        "judges": printed(
+        "threshold": _table(studies["threshold_minus"], ("form", "minus", "measure", "difference", "clear")),
+        "judges": _table(
             studies["trust"],
             ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict"),
         ),
-        "claims": printed(
+        "claims": _table(
             studies["claims"],
-            ("claim", "dialogues", "worlds", "sign if told", "sign", "clear", "clearly opposite"),
+            ("claim", "dialogues", "worlds", *told),
+            told,
         ),
         "table_1": _table_1(numbers["table_1"]),
     }
@@ -289,31 +258,26 @@ def _by(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, Any]:
     return found
 
 
-def percent(share: float | None) -> str:
-    """A share as whole per cent; a dash where it is not known."""
-    return "–" if share is None else f"{share:.0%}"
+def percent(share: Estimate | float | None) -> str:
+    """A share as whole per cent, without its interval; a dash where it is not known."""
+    value = share.value if isinstance(share, Estimate) else share
+    return "–" if value is None else f"{value:.0%}"
 
 
-def interval(value: Any, *form: Any, **further: Any) -> str:
-    """An estimate with its interval; of a row without estimates as `statistics.format_interval` does."""
-    return str(value) if isinstance(value, Estimate) else statistics.format_interval(value, *form, **further)
+def interval(estimate: Estimate, digits: int | None = None) -> str:
+    """An estimate with its interval, as its kind is printed or with so many digits."""
+    kind = estimate.kind if digits is None else estimate.kind._replace(digits=digits)
+    return str(replace(estimate, kind=kind))
 
 
-def percents(row: Mapping[str, Any], name: str) -> str:
-    """A share with its interval, where it has one, as whole per cent."""
-    low, high = row.get(f"{name} low"), row.get(f"{name} high")
-    known = low is not None and low == low
-    return f"{row[name]:.0%} [{100 * low:.0f}, {100 * high:.0f}]" if known else percent(row[name])
-
-
-def number(value: float | None, digits: int = 2, sign: str = "") -> str:
-    """A number with so many digits; a dash where it is not known."""
+def number(value: Estimate | float | None, digits: int = 2, sign: str = "") -> str:
+    """A number with so many digits, without its interval; a dash where it is not known."""
+    value = value.value if isinstance(value, Estimate) else value
     return "–" if value is None else f"{value:{sign}.{digits}f}"
 
 
 FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
-    "percents": percents,
     "number": number,
     "interval": interval,
 }
@@ -478,7 +442,7 @@ def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     own = [row for row in rows if row["kind"] == "package"]
     splits = list(dict.fromkeys(row["split"] for row in own))[::-1]
     best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
-    return printed(best, ("split", "system", "R@1", "nDCG@5", "judged@5", "difference", "p Holm"))
+    return _table(best, ("split", "system", "R@1", "nDCG@5", "judged@5", "difference", "p Holm"))
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -86,15 +86,6 @@ class Estimate:
         value = value if np.isfinite(self.value) else "–"
         return f"{value} [{low}, {high}]" if np.isfinite([self.value, self.low, self.high]).all() else value
 
-    def row(self) -> dict[str, float | int]:
-        """As cells of a table: mean, low, high, n, dialogues."""
-        ends = {"mean": self.value, "low": self.low, "high": self.high}
-        return {**ends, "n": self.n, "dialogues": self.clusters}
-
-    def columns(self, name: str) -> dict[str, float]:
-        """As three columns of a table: `name`, `name low`, `name high`."""
-        return {name: self.value, f"{name} low": self.low, f"{name} high": self.high}
-
 
 EMPTY = Estimate(float("nan"))
 
@@ -313,16 +304,6 @@ def cluster_means(
     return {name: cluster_mean(column, clusters, kind) for name, column in zip(names, columns, strict=True)}
 
 
-def mean_columns(
-    names: Sequence[str], values: np.ndarray, clusters: Sequence[Hashable], kind: Kind = DIFFERENCE
-) -> dict[str, float]:
-    """`cluster_means` as columns of a table."""
-    found: dict[str, float] = {}
-    for name, got in cluster_means(names, values, clusters, kind).items():
-        found |= got.columns(name)
-    return found
-
-
 Values = Mapping[tuple[Hashable, Hashable], float]
 """Values by (dialogue, turn)."""
 
@@ -446,23 +427,3 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
 def direction(low: float, high: float, null: float = 0.0) -> int:
     """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
     return int(low > null) - int(high < null)
-
-
-def with_ends(*names: str) -> list[str]:
-    """The names of the columns that `Estimate.columns` makes."""
-    return [f"{name}{end}" for name in names for end in ("", " low", " high")]
-
-
-def format_interval(row: Mapping[str, Any], name: str = "mean", digits: int = 2, sign: str = "") -> str:
-    """`mean [low, high]` of a row; the mean alone without an interval, a dash without a mean (None or nan).
-
-    The ends stand in the columns `NAME low` and `NAME high`, or else in `low` and `high`. `sign="+"` shows
-    the sign of a difference.
-    """
-    ends = [f"{name} low", f"{name} high"] if f"{name} low" in row else ["low", "high"]
-    values = [np.nan if row[column] is None else float(row[column]) for column in (name, *ends)]
-    if not np.isfinite(values[0]):
-        return "–"
-    # Adding 0 turns a rounded -0.0 into 0.0.
-    mean, low, high = (f"{round(x, digits) + 0.0:{sign}.{digits}f}" for x in values)
-    return f"{mean} [{low}, {high}]" if np.isfinite(values).all() else mean

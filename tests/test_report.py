@@ -79,18 +79,6 @@ def test_a_page_is_filled_in_and_its_heads_stay() -> None:
     assert "| a | b | c |" in wider, "a table with other columns has its own head"
 
 
-def test_a_number_and_the_ends_of_its_interval_are_one_cell() -> None:
-    interval = {"mean": 0.1234, "low": -0.1, "high": 0.35}
-    share = {"fits": 0.2, "fits low": 0.126, "fits high": 0.3}
-    row = {"comparison": "a - b", **interval, **share, "n": 7, "p": None}
-    found = report.printed([row]).iloc[0].to_dict()
-    assert found == {
-        "comparison": "a - b", "mean": "+0.12 [-0.10, +0.35]", "fits": "20% [13, 30]", "n": 7,
-        "p": "–",
-    }  # fmt: skip
-    assert list(report.printed([row], ("n", "fits")).columns) == ["n", "fits"]
-
-
 # --- A run
 
 

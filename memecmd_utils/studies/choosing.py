@@ -67,8 +67,8 @@ def sequence_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             "lands alone": alone == 2, "lands in sequence": after == 2,
         }  # fmt: skip
         values = np.column_stack(list(shares.values())).astype(float)
-        ends = statistics.mean_columns(list(shares), values, of["dialogue_id"].tolist(), statistics.SHARE)
-        yield {"who": who, "memes": len(of), **ends}
+        means = statistics.cluster_means(list(shares), values, of["dialogue_id"].tolist(), statistics.SHARE)
+        yield {"who": who, "memes": len(of), **means}
 
 
 def screenshot_rows(senders: Senders) -> Iterator[dict[str, Any]]:
@@ -86,8 +86,8 @@ def screenshot_rows(senders: Senders) -> Iterator[dict[str, Any]]:
                 of.tolist(), of.index.get_level_values(0), statistics.MEAN._replace(bounds=(0, 100))
             )
             gap = statistics.paired_difference(of.to_dict(), here[RANDOM].to_dict())
-            row = {"source": kind, "who": who, "memes": len(of), **got.columns("overall")}
-            row |= gap.columns("minus random") if who != RANDOM else {}
+            row = {"source": kind, "who": who, "memes": len(of), "overall": got}
+            row |= {"minus random": gap} if who != RANDOM else {}
             printed = {} if kind == "all" else paper.loc[f"{kind}-18"]
             row["paper"] = printed.get(who, np.nan)
             yield {**row, "paper minus random": printed.get(f"{who}_difference", np.nan)}
@@ -106,7 +106,7 @@ def sighted_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     for name, masks in pairs.items():
         for score in ("overall", *DIMENSIONS) if masks[0] is fit else ("overall",):
             scored = [list(zip(frame[m]["dialogue_id"], frame[m][score], strict=True)) for m in masks]
-            yield {"what": name, "score": score, **statistics.cluster_auc(*scored).columns("AUC")}
+            yield {"what": name, "score": score, "AUC": statistics.cluster_auc(*scored)}
 
 
 TABLES = {

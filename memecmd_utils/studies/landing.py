@@ -294,9 +294,9 @@ def summary(senders: Senders, sent: Sent) -> dict[str, Any]:
     left_out, n = senders.left_out(senders.specificity(sent), sent)
     return {
         "memes": len(measured), "ungraded": measured.ungraded.mean(),
-        **statistics.mean_columns(("fits", "lands"), measured[["fits", "lands"]], names, statistics.SHARE),
-        **statistics.cluster_mean(measured["mean grade"], names, statistics.GRADE).columns("mean grade"),
-        **statistics.estimate(left_out, n).columns("specificity"),
+        **statistics.cluster_means(("fits", "lands"), measured[["fits", "lands"]], names, statistics.SHARE),
+        "mean grade": statistics.cluster_mean(measured["mean grade"], names, statistics.GRADE),
+        "specificity": statistics.estimate(left_out, n, statistics.MEAN),
         "different": measured.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
         "right after another": grades.gaps_of(measured.index).count(1),
     }  # fmt: skip
@@ -313,7 +313,7 @@ def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             for measure in OF_MEMES:
                 got = difference(senders, ours, theirs, measure, paired=where != OWN)
                 row = {"where": where, "who": who, "minus": other, "measure": measure}
-                yield {**row, **got.row(), "p": got.p}
+                yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}
 
 
 def difference(senders: Senders, ours: Sent, theirs: Sent, measure: str, paired: bool) -> statistics.Estimate:
@@ -342,7 +342,7 @@ def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             both = asked & np.isfinite(theirs)
             pairs = list(zip(sends[both].tolist(), (theirs[both] > 0).tolist(), strict=True))
             got = statistics.cluster_kappa(pairs, names[both].tolist(), 2)
-            row |= got.columns(f"kappa with {marker}") if who != marker else {}
+            row |= {f"kappa with {marker}": got} if who != marker else {}
         yield row
 
 
@@ -353,7 +353,8 @@ def gate_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     scores = {LEARNED: senders.learned.wanted, "the paper's top score": senders.data.scores.max(axis=1)}
     for gate, values in scores.items() if marks.shape[1] else ():
         pairs = [list(zip(names[at], values[at], strict=True)) for at in (filled, empty)]
-        yield {"gate": gate, "measure": "AUC"} | statistics.cluster_auc(*pairs).row()
+        got = statistics.cluster_auc(*pairs)
+        yield {"gate": gate, "AUC": got, "n": got.n, "dialogues": got.clusters}
 
 
 def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
@@ -364,8 +365,8 @@ def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         measured[f"{who} minus {other}"] = measured[who] - measured[other]
     for name, values in measured.items():
         kind = statistics.FINE_DIFFERENCE if "minus" in name else statistics.MEASURE
-        ends = statistics.mean_columns(grades.MEASURES, values, names, kind)
-        yield {"what": name, "turns": len(names), **ends}
+        means = statistics.cluster_means(grades.MEASURES, values, names, kind)
+        yield {"what": name, "turns": len(names), **means}
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -398,7 +399,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
     tables = tabulate(run, [grade_split(run, split, first, placement, encoders)], stem="fitted")
-    columns = ["where", "who", "memes", "mean grade", "fits", "fits low", "fits high", "lands", "specificity"]
+    columns = ["where", "who", "memes", "mean grade", "fits", "lands", "specificity"]
     ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]
     if placement.model.gate is not None:
         return "\n".join(map(files.markdown, (ranking, placed, tables["gate"].drop(columns="split"))))

@@ -186,7 +186,8 @@ def paper_table(number: int, measured: pd.DataFrame) -> pd.DataFrame:
 
 def printed_table(table: pd.DataFrame, by: str, names: Sequence[str]) -> pd.DataFrame:
     """A table of `paper_table` in the paper's form; `names`: values of the column `by`, two columns each."""
-    here = [statistics.format_interval(row, "value", 3) for row in table.to_dict("records")]
+    ends = table[["value", "low", "high"]].astype(float).itertuples(index=False, name=None)
+    here = [str(statistics.Estimate(*row, kind=statistics.MEASURE)) for row in ends]
     table = table.assign(here=here).set_index(["model", "text"])
     parts = {name: table[table[by] == name] for name in names}
     columns = {f"{name} {side}": part[side] for name, part in parts.items() for side in ("paper", "here")}
