@@ -14,7 +14,7 @@ from memecmd_utils.chats import load_dialogues
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import authored
-from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, api_key
+from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
 from memecmd_utils.settings import Endpoint, Profile, ProfileError, load_profile, parse_settings
 
 
@@ -51,7 +51,8 @@ def _lacks_of(endpoint: Endpoint, profile: Profile, is_embedder: bool) -> Iterat
     looks = (
         lambda: embedder_of(profile, "endpoint") if is_embedder else None,
         lambda: OpenAIBackend(endpoint, key=NO_KEY),
-        lambda: api_key(endpoint),
+        # As the embedder has it, a server with an address of its own may need no key.
+        lambda: None if is_embedder and address(endpoint) else api_key(endpoint),
         lambda: runs.prices(endpoint, profile, reads_only=is_embedder),
     )
     for look in looks:

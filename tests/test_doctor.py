@@ -13,8 +13,9 @@ def test_a_replay_lacks_nothing() -> None:
         assert doctor.lacks(load_profile(name, {"mode": "recorded"})) == []
 
 
-LIVE = "generator.base_url=http://localhost:8000/v1 max_usd=5"
-"""A server of one's own, which lacks nothing once there is a key."""
+OWN = "base_url=http://localhost:8000/v1"
+LIVE = f"generator.{OWN} max_usd=5"
+"""A server of one's own, which lacks nothing once there is a key; for vectors it needs none."""
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,9 @@ LIVE = "generator.base_url=http://localhost:8000/v1 max_usd=5"
         ("endpoints.annotator='{model: m, key_env: NO_KEY_HERE}'", "NO_KEY_HERE"),
         ("endpoints.judges='[{model: m, key_env: NO_KEY_HERE}]'", "NO_KEY_HERE"),
         ("embedder=endpoint", "needs endpoints.embedder with a model"),
-        (
-            "consistency_embedder=endpoint endpoints.embedder='{model: e, key_env: NO_KEY_HERE}'",
-            "NO_KEY_HERE",
-        ),
+        ("embedder=endpoint embedder.model=e embedder.key_env=NO_KEY_HERE", "NO_KEY_HERE"),
+        ("consistency_embedder=endpoint embedder.model=e embedder.key_env=NO_KEY_HERE", "NO_KEY_HERE"),
+        (f"embedder=endpoint embedder.model=e embedder.key_env=NO_KEY_HERE embedder.{OWN}", None),
     ],
 )
 def test_every_model_that_a_run_asks_is_looked_at_by_all_commands(settings, lack, monkeypatch) -> None:
