@@ -2,7 +2,8 @@
 
 import pytest
 
-from memecmd_utils import cost, doctor
+from memecmd_utils import cost, doctor, runs
+from memecmd_utils.files import paths
 from memecmd_utils.settings import load_profile, parse_settings
 
 
@@ -51,8 +52,9 @@ def test_every_model_that_a_run_asks_is_looked_at_by_all_commands(settings, lack
     "url", ["", "not a url", "localhost:8000", "http://", "http://h:99999/v1", "ftp://h/v1"]
 )
 @pytest.mark.parametrize("place", ["generator", "annotator", "chooser", "embedder"])
-def test_an_address_that_is_none_is_one_sentence(url: str, place: str, monkeypatch) -> None:
+def test_an_address_that_is_none_is_one_sentence(url: str, place: str, monkeypatch, tmp_path) -> None:
     """In a profile or SET the setting is refused; in the SDK's variable before the first stage."""
+    monkeypatch.setattr(paths, "processed", tmp_path)
     text, good = doctor.report(
         "openai", f"embedder=endpoint endpoints.{place}='{{model: m, base_url: \"{url}\"}}'"
     )
@@ -62,6 +64,8 @@ def test_an_address_that_is_none_is_one_sentence(url: str, place: str, monkeypat
     with pytest.raises(doctor.NotReady, match=r"^OPENAI_BASE_URL must be an http\(s\) address[^\n]+$"):
         doctor.check(load_profile("openai"))
     assert doctor.lacks(load_profile("openai", parse_settings(LIVE))) == [], "it is not asked"
+    with runs.open_run("openai", "mode=recorded").chat("generator", "s") as chat:
+        assert chat.backend.source == "model gpt-4o-mini@default", "a replay asks nobody"
 
 
 def test_local_weights_and_wrong_settings(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

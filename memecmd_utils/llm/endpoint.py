@@ -130,7 +130,8 @@ class OpenAIBackend(Backend):
                 "SET=\"endpoints='{generator: {model: gpt-4o-mini}}'\""
             )
         self._key = key or api_key(endpoint)
-        address(endpoint)
+        if key is None:  # a replay asks nobody
+            address(endpoint)
         self.endpoint, self.repeats = endpoint, repeats
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
