@@ -418,6 +418,8 @@ def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path
     assert {record.source for record in (made, *made.turns, *made.summaries)} == {"user dialogue"}
     assert taken == "form of a release; 4 messages of 2 speakers (小美, 阿强) in 1 chat"
     assert chats.load_dialogues(Profile(name="p")) == ([], "")
+    (foreign,), _ = load(tmp_path / "own.jsonl", [OWN | {"kind": "chitchat", "title": 7, "source": None}])
+    assert foreign == made, "another data set may mean something else by these fields"
 
 
 def test_a_release_gives_the_dialogues_that_it_was_made_of(tmp_path: Path) -> None:
@@ -450,6 +452,7 @@ def test_a_release_gives_the_dialogues_that_it_was_made_of(tmp_path: Path) -> No
         ({"turns": OWN["turns"][:1]}, "'chat-1' has 1: 小美"),
         ({"turns": [*OWN["turns"], {"speaker": "小美"}]}, "line 2: turns.4.text: Field required"),
         ({"turns": "x"}, "line 2: turns: Input should be a valid list"),
+        ({"dialogue_id": ""}, "line 2: dialogue_id: String should have at least 1 character"),
         ({"dialogue_id": "a/b"}, "dialogue_id 'a/b'"),
         ({"dialogue_id": "chat-0"}, "a dialogue_id of its own"),
         ({"dialogue_id": 7}, "line 2: dialogue_id: Input should be a valid string"),

@@ -8,14 +8,14 @@ speakers that are labels or numbers, XML or control tokens in a text.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from memecmd_utils.chats import transcripts
 from memecmd_utils.chats.formats import (
@@ -32,6 +32,7 @@ from memecmd_utils.chats.formats import (
 from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
 from memecmd_utils.files import first_fault, paths
 from memecmd_utils.schemas import Kind, SummaryReply
+from memecmd_utils.schemas import Text as StrippedText
 
 SUMMARY = ("scenario", "emotion", "motivation")
 PARTS = ("chat", "time", "speaker", "text", *SUMMARY, "encoding")
@@ -238,7 +239,7 @@ class ReleasedSummary(SummaryReply):
 class Released(BaseModel):
     """A dialogue with the fields that are read of it; others are passed over."""
 
-    dialogue_id: str
+    dialogue_id: StrippedText
     turns: list[ReleasedTurn] = Field(min_length=1)
     summaries: list[ReleasedSummary] = []
     kind: Kind = "own"
@@ -253,6 +254,15 @@ class Released(BaseModel):
         if not isinstance(value, list):
             return value
         return [part for part in value if not (isinstance(part, Mapping) and part.get("unscored"))]
+
+    @field_validator("kind", "title", "name_a", "name_b", "source", mode="wrap")
+    @classmethod
+    def _else_as_if_not_there(cls, value: Any, valid: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        # Another data set may mean something else by these names.
+        try:
+            return valid(value)
+        except ValidationError:
+            return cls.model_fields[info.field_name].default
 
 
 def released(content: Table | Json | Text) -> list[Released]:
@@ -274,9 +284,12 @@ def released(content: Table | Json | Text) -> list[Released]:
 
 
 def _has_released_form(value: Any) -> bool:
-    turns = value.get("turns") if isinstance(value, Mapping) and "dialogue_id" in value else None
-    turns = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
-    return {"speaker", "text"}.issubset(key for turn in turns for key in turn)
+    """Whether it has `dialogue_id` and `turns` that do not name speaker and text in another way."""
+    if not isinstance(value, Mapping) or not {"dialogue_id", "turns"} <= value.keys():
+        return False
+    turns = value["turns"] if isinstance(value["turns"], list) else []
+    keys = {key for turn in turns if isinstance(turn, Mapping) for key in turn}
+    return not keys or {"speaker", "text"} <= keys
 
 
 # --- files
