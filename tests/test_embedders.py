@@ -15,7 +15,6 @@ from typing import ClassVar
 import made_up
 import numpy as np
 import pytest
-import tiny_clips
 import tiny_models
 from fault_server import Answer, FaultServer
 from PIL import Image
@@ -248,7 +247,7 @@ def near(rows: np.ndarray, others: np.ndarray) -> bool:
 def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, monkeypatch) -> None:
     from transformers import AutoImageProcessor, AutoModel, AutoProcessor
 
-    model = tiny_clips.folder_of(kind, tmp_path / kind)
+    model = tiny_models.clip_folder(kind, tmp_path / kind)
     texts = ["a cat", "", "when you see it " * 20, "周末去爬山吗？天气真好", "a cat"]
     encoder = DualEncoder(model, [tmp_path], tmp_path)
     rows, seen = encoder.encode_texts(texts), encoder.encode_images(shown)
@@ -265,7 +264,7 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
         pixels = pil([on_white(file) for file in shown], return_tensors="pt")["pixel_values"]
         looked = plain.get_image_features(pixel_values=pixels).pooler_output
     if kind == "chinese_clip":  # squeezed to a square by Pillow, nothing is cut off
-        sides = [on_white(file).resize((tiny_clips.SIDE,) * 2, Image.Resampling.BICUBIC) for file in shown]
+        sides = [on_white(file).resize((tiny_models.SIDE,) * 2, Image.Resampling.BICUBIC) for file in shown]
         by_hand = (np.array([np.asarray(side) for side in sides]) / 255 - pil.image_mean) / pil.image_std
         assert np.abs(by_hand.transpose(0, 3, 1, 2) - pixels.numpy()).max() < 1e-5
     assert near(rows, torch.stack(said).numpy()) and near(seen, looked.numpy())

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import stage_run
-import tiny_clips
 import tiny_models
 import whole_pipeline
 from fault_server import Answer, FaultServer, Simulated
@@ -61,7 +60,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = json.dumps({"news_id": "one", "source": "made up", **NEWS})
     (project / "news.jsonl").write_text(line + "\n", encoding="utf-8")
     tiny_models.sentence_folder(project / "models" / "tiny")
-    tiny_clips.folder_of("chinese_clip", project / "models" / "chinese-clip")
+    tiny_models.clip_folder("chinese_clip", project / "models" / "chinese-clip")
     return project
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 import appendix
 import numpy as np
 import pytest
-import tiny_clips
-import tiny_metrics
 import tiny_models
 from PIL import Image, ImageDraw
 
@@ -58,7 +56,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 
 @pytest.fixture(scope="module")
 def base(torch, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_clips.folder_of("clip", tmp_path_factory.mktemp("clip") / "tiny"))
+    return str(tiny_models.clip_folder("clip", tmp_path_factory.mktemp("clip") / "tiny"))
 
 
 def settings(base: str, **changes: object) -> MtrclipSettings:
@@ -96,7 +94,7 @@ def test_the_cached_loss_is_clips_and_its_gradient_reaches_the_temperature(torch
 
 @pytest.mark.parametrize("kind", ["clip", "chinese_clip"])
 def test_what_the_processes_make_is_what_the_model_would(torch, pairs, tmp_path, monkeypatch, kind) -> None:
-    model = tuning.load_model(str(tiny_clips.folder_of(kind, tmp_path / kind)))
+    model = tuning.load_model(str(tiny_models.clip_folder(kind, tmp_path / kind)))
     made = tuning.Preprocess(model, 3)
     texts = ["a cat", "周末去爬山吗 " * 40]
     ours, theirs = made(texts, prompt=None, task=None), model.preprocess(texts)
@@ -176,7 +174,7 @@ def test_a_tuning_that_was_killed_goes_on_from_its_last_epoch(torch, pairs, base
 
 def test_bertscore_matches_tokens_and_keeps_the_order(torch, tmp_path: Path) -> None:
     texts = ["the dog sleeps", "a cat runs away"]
-    bert = str(tiny_metrics.bert_folder(tmp_path / "bert", texts))
+    bert = str(tiny_models.bert_folder(tmp_path / "bert", " ".join(texts).split()))
     chosen = AnnotationMetrics(bertscore=bert, bertscore_layer=2)
     other, same = METRICS.bertscore([texts[0], texts[0]], [[texts[1]], [texts[1], texts[0]]], chosen)
     assert same == pytest.approx(1, abs=1e-5), "of several references the best counts"
@@ -188,7 +186,7 @@ def test_bertscore_matches_tokens_and_keeps_the_order(torch, tmp_path: Path) -> 
 
 def test_lpips_is_0_for_equal_pictures_and_the_librarys_for_others(torch, tmp_path, monkeypatch) -> None:
     lpips = pytest.importorskip("lpips")
-    monkeypatch.setenv("TORCH_HOME", str(tiny_metrics.alexnet(tmp_path / "torch")))
+    monkeypatch.setenv("TORCH_HOME", str(tiny_models.alexnet(tmp_path / "torch")))
     rng, files = np.random.default_rng(0), [tmp_path / f"{n}.png" for n in range(2)]
     for file in files:
         Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(file)

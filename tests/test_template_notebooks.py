@@ -13,7 +13,6 @@ import lesson_shape
 import pandas as pd
 import pytest
 import template_world
-import tiny_metrics
 import tiny_models
 from fault_server import FaultServer
 from stage_run import command, project
@@ -150,7 +149,7 @@ def test_with_weights_everything_is_computed_and_replayed_without_them(tmp_path:
         "annotation": {"sample": SAMPLE},
         "metrics": {"bertscore": models["bert"], "bertscore_layer": 2},
     }
-    weights = {"OMP_NUM_THREADS": "1", "TORCH_HOME": str(tiny_metrics.alexnet(tmp_path / "torch"))}
+    weights = {"OMP_NUM_THREADS": "1", "TORCH_HOME": str(tiny_models.alexnet(tmp_path / "torch"))}
     with FaultServer(template_world.annotator).running() as server:
         endpoint = json.dumps({"base_url": server.url, "key_env": "MY_KEY", "model": "sim", "vision": True})
         base = f"cm50='{json.dumps(cm50)}' mtrclip='{json.dumps(tuning)}' llm=openai"

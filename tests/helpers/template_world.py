@@ -13,8 +13,7 @@ from typing import Any
 
 import appendix
 import pandas as pd
-import tiny_clips
-import tiny_metrics
+import tiny_models
 from fault_server import Answer, chat_reply
 from PIL import Image, ImageDraw
 from whole_pipeline import schema_of
@@ -247,9 +246,11 @@ def models(folder: Path) -> dict[str, str]:
     """Tiny random models of the real classes, each a folder or file below `folder`."""
     texts = [meaning(number, n) for number in range(6) for n in range(CAPS)]
     made = {
-        "clip": tiny_clips.folder_of("clip", folder / "tiny-clip"),
-        "baseline": tiny_clips.folder_of("align", folder / "tiny-align", seed=1),
-        "bert": tiny_metrics.bert_folder(folder / "tiny-bert", [*texts, "The poster says that"]),
+        "clip": tiny_models.clip_folder("clip", folder / "tiny-clip"),
+        "baseline": tiny_models.clip_folder("align", folder / "tiny-align", seed=1),
+        "bert": tiny_models.bert_folder(
+            folder / "tiny-bert", " ".join([*texts, "The poster says that"]).split()
+        ),
     }
     return {name: str(path) for name, path in made.items()}
 
