@@ -298,63 +298,49 @@ def test_a_summary_that_cannot_be_used_is_kept_as_unscored() -> None:
 
 # --- one's own dialogues
 
-OWN = {
-    "dialogue_id": "chat-1",
-    "turns": [
-        {"speaker": "小美", "text": "到家了吗"},
-        {"speaker": "阿强", "text": "堵车"},
-        {"speaker": "阿强", "text": "还在桥上"},
-        {"speaker": "小美", "text": "那我先吃了"},
-    ],
-    "summaries": [{"turn": 2, **SUMMARY}, {"turn": 4, **SUMMARY}],
-}
 LIVE = {"llm": "openai", "mode": "auto", "endpoints": {"generator": {"base_url": "http://127.0.0.1:9/v1"}}}
 
 
-def own_file(folder: Path, *dialogues: dict) -> Path:
+def own_file(folder: Path, count: int, summed_up: range) -> Path:
+    """A file of chats of six turns, with summaries of some turns."""
+    turns = [{"speaker": "小美阿强"[n % 2 * 2 :][:2], "text": text} for n, text in enumerate(SAID[:6])]
+    lines = [
+        {
+            "dialogue_id": f"chat-{chat}",
+            "turns": turns,
+            "summaries": [{"turn": t, **SUMMARY, "scenario": SAID[6 + t + chat]} for t in summed_up],
+        }
+        for chat in range(count)
+    ]
     path = folder / "my chats.jsonl"
-    path.write_text("".join(dumps(line) + "\n" for line in dialogues), encoding="utf-8")
+    path.write_text("".join(dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 
 
-def own(folder: Path, *dialogues: dict, **settings) -> list[Dialogue]:
-    profile = Profile(name="p").replace(dialogues=str(own_file(folder, *dialogues)), **settings)
-    return chats.load_dialogues(profile)[0]
-
-
 def test_the_model_sums_up_what_the_file_leaves_out(tmp_path: Path) -> None:
-    given = own(tmp_path, OWN | {"summaries": OWN["summaries"][1:]}, **LIVE)
+    profile = Profile(name="p").replace(dialogues=str(own_file(tmp_path, 1, range(3, 7))), **LIVE)
+    given, _ = chats.load_dialogues(profile)
     backend = ScriptedBackend(scripted)
-    starts = [dialogue.from_own(one) for one in given]
-    found, (made,), _ = produce(tmp_path, backend, starts, own=given)
+    _, (made,), _ = produce(tmp_path, backend, [dialogue.from_own(given[0])], own=given)
     (request,) = backend.requests
-    assert (request.task, request.subject) == ("summary", "chat-1/2")
-    assert "小美：到家了吗" in request.messages[-1].text and "阿强" in request.messages[-1].text
-    assert [(s.turn, s.source) for s in made.summaries] == [(2, "scripted"), (3, "user dialogue")]
-    assert [len(turn.text) for turn in found.dialogues[0].turns] == [4, 7, 5]
+    assert (request.task, request.subject) == ("summary", "chat-0/2")
+    assert f"小美：{SAID[0]}" in request.messages[-1].text and "阿强" in request.messages[-1].text
+    assert [s.source for s in made.summaries] == ["scripted", *["user dialogue"] * 4]
+    assert [turn.text for turn in made.turns] == SAID[:6]
 
 
 @pytest.mark.slow
 def test_ones_own_dialogues_go_through_03_and_04(tmp_path: Path) -> None:
     """With the example's memes; vectors of the summaries are computed on this machine."""
     root = checkout(tmp_path, "http://127.0.0.1:9/v1", llm="authored", mode="recorded")
-    turns = [{"speaker": "AB"[n % 2], "text": text} for n, text in enumerate(SAID[:6])]
-    chats = [
-        {
-            "dialogue_id": f"chat-{c}",
-            "turns": turns,
-            "summaries": [{"turn": t, **SUMMARY, "scenario": SAID[6 + t + c]} for t in range(2, 7)],
-        }
-        for c in range(4)
-    ]
-    settings = f"dialogues='{own_file(tmp_path, *chats)}' max_memes=12"
+    settings = f"dialogues='{own_file(tmp_path, 4, range(2, 7))}' max_memes=12"
     for stage in ("01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval"):
         done = command(root, "run", stage, "own", profile="made", settings=settings)
         assert done.returncode == 0, done.stdout + done.stderr
     run = runs.Run("own", PROFILE, root / "data" / "processed" / "own", root)
-    assert [d.dialogue_id for d in run.load(Dialogue)] == [f"chat-{c}" for c in range(4)]
-    placed = {p.dialogue_id for p in run.load(Placement)}
-    assert placed and placed <= {f"chat-{c}" for c in range(4)}
+    names = [f"chat-{chat}" for chat in range(4)]
+    assert [d.dialogue_id for d in run.load(Dialogue)] == names
+    assert {p.dialogue_id for p in run.load(Placement)} & {*names}
 
 
 # --- rules: texts and what the model is told of each; "" where it is ordinary chat
