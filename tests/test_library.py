@@ -13,8 +13,6 @@ import browser
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from memecmd_utils import files, library, schemas
@@ -316,18 +314,11 @@ def test_same_picture_needs_the_same_text():
     assert near_duplicate_groups([5, 4, 5, 2**40 - 1], ["", " ", "", ""]) == ([[0, 2]], [(0, 1), (1, 2)])
 
 
-@settings(max_examples=60)
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=25), st.integers(0, 70))
-def test_close_pairs_equal_a_double_loop(hashes, max_distance):
-    hashes += [value ^ 0b1011 for value in hashes[::2]]
-    plain = [
-        (i, j, (a ^ b).bit_count())
-        for (i, a), (j, b) in combinations(enumerate(hashes), 2)
-        if (a ^ b).bit_count() <= max_distance
-    ]
-    assert close_pairs(hashes, max_distance) == plain
-    many = np.random.default_rng(1).integers(0, 40, 1200).tolist()  # more than are compared at once
-    assert len(close_pairs(many, 0)) == sum(a == b for a, b in combinations(many, 2))
+def test_close_pairs_equal_a_double_loop():
+    values = np.random.default_rng(1).integers(0, 40, 1200)  # more than are compared at once
+    hashes = [int(value) << 40 | int(value) for value in values]
+    plain = [(i, j, (a ^ b).bit_count()) for (i, a), (j, b) in combinations(enumerate(hashes), 2)]
+    assert close_pairs(hashes, 2) == [pair for pair in plain if pair[2] <= 2]
 
 
 # --- the contact sheet in a real browser: its buttons make the curation file that the build reads
