@@ -588,8 +588,8 @@ def _score_without_asking(
         able = [bool(text) and consistency.can_score(scorer, data.memes[item.meme_id])
                 for item, text in zip(items, texts, strict=True)]  # fmt: skip
         pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
-        found = iter(consistency.score_pairs(pairs, data.memes, scorer))
-        add(f"{scorer.name} {name}", CONSISTENCY, [next(found) if yes else np.nan for yes in able])
+        scores = iter(consistency.score_pairs(pairs, data.memes, scorer))
+        add(f"{scorer.name} {name}", CONSISTENCY, [next(scores) if yes else np.nan for yes in able])
     for name in data.encoders:
         terms = data.terms(name, data.profile.retrieval.centring)
         at = ([data.row[i.dialogue_id, i.turn] for i in items], [data.column[i.meme_id] for i in items])

@@ -230,10 +230,10 @@ def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
 
 
 def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for row in rows:
-        found.setdefault(row.dialogue_id, []).append(row)
-    return found
+        groups.setdefault(row.dialogue_id, []).append(row)
+    return groups
 
 
 # --- The library: small pictures, each embedded once, with captions and annotations
@@ -249,15 +249,15 @@ def cards(
     needed = set()
     for chat in chats["dialogues"] if chats else ():
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
-        needed |= {row[0] for found in rows for row in found}
+        needed |= {row[0] for memes in rows for row in memes}
     others = [meme.meme_id for meme in records["memes"] if meme.meme_id not in needed]
     shown = needed | set(others[: max(0, LIBRARY - len(needed))])
-    annotated = {said.meme_id: said for said in records["annotations"]}
+    annotation_of = {annotation.meme_id: annotation for annotation in records["annotations"]}
     return [
         {
             "meme": meme,
-            "annotation": (said := annotated.get(meme.meme_id)),
-            "english": drawing.english_of(said, meme.meme_id) if said else {},
+            "annotation": (annotation := annotation_of.get(meme.meme_id)),
+            "english": drawing.english_of(annotation, meme.meme_id) if annotation else {},
             "picture": picture(meme),
         }
         for meme in records["memes"]

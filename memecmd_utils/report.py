@@ -113,6 +113,8 @@ def _table(
 ) -> pd.DataFrame:
     """Rows as a table of some columns (none: of all); plain numbers in `shares` are given as per cent."""
     cells = [row | {name: percent(row[name]) for name in shares if name in row} for row in map(dict, rows)]
+    for row in cells:  # a p-value is kept to six digits
+        row |= {name: "< 0.001" for name in ("p", "p_holm", "p Holm") if row.get(name) == 0}
     return pd.DataFrame(cells, columns=list(columns) or None, dtype=object)
 
 
@@ -139,7 +141,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         for row in numbers["levels"]
     ]
     told = ("sign if told", "sign", "clear", "clearly opposite")
-    found = {
+    shown = {
         "strategies": _table(strategies),
         "effects": _table(
             [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
@@ -175,7 +177,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         ),
         "table_1": _table_1(numbers["table_1"]),
     }
-    return {name: table for name, table in found.items() if len(table)}
+    return {name: table for name, table in shown.items() if len(table)}
 
 
 def _deciding(landed: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> list[Mapping[str, Any]]:
@@ -249,13 +251,13 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, Any]:
     """Rows by the values of some columns, one dict inside of another."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for row in rows:
-        place = found
+        place = tree
         for column in columns[:-1]:
             place = place.setdefault(row[column], {})
         place[row[columns[-1]]] = row
-    return found
+    return tree
 
 
 def percent(share: Estimate | float | None) -> str:

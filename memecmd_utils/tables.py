@@ -206,12 +206,12 @@ def case_dialogues(
 ) -> list[str]:
     """The first dialogue of each kind, by id, where every one of the case strategies places a meme."""
     places, wanted = {(p.dialogue_id, p.strategy) for p in placements}, case_strategies(profile)
-    found = []
+    cases = []
     for kind in DIALOGUE_KINDS:
         able = (d.dialogue_id for d in dialogues if d.kind == kind)
         able = (name for name in able if wanted and {(name, strategy) for strategy in wanted} <= places)
-        found += sorted(able)[:1]
-    return found
+        cases += sorted(able)[:1]
+    return cases
 
 
 def table_2(
