@@ -58,7 +58,7 @@ def ask(asked: OpenAIBackend, *requests: Request, at_once: bool = False) -> list
 
 def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> None:
     asked = Request(
-        task="utterance", subject="x", seed=3, sample=2,
+        task="utterance", subject="x", seed=3,
         messages=[Message(role="user", text="看", images=[Image(image_id="m", load=lambda: "data:,AA")])],
         sampling=Sampling(temperature=0.5, max_tokens=9, top_logprobs=5, extra={"min_p": 0.1}),
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> N
     picture = {"type": "image_url", "image_url": {"url": "data:,AA"}}
     assert server.bodies == [
         {
-            "model": "tiny", "seed": 2003, "max_completion_tokens": 9, "logprobs": True, "top_logprobs": 5,
+            "model": "tiny", "seed": 3, "max_completion_tokens": 9, "logprobs": True, "top_logprobs": 5,
             "min_p": 0.1,
             "messages": [{"role": "user", "content": [{"type": "text", "text": "看"}, picture]}],
         }

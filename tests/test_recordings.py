@@ -198,9 +198,7 @@ def last_message(**changes) -> list[Message]:
         {"messages": request().messages[::-1]},
         {"sampling": Sampling(temperature=0.8, max_tokens=60, extra={"min_p": 0.05, "dry": 1})},
         {"seed": None},
-        {"sample": 1},
         {"reply_schema": Feeling},
-        {"schema_version": 2},
         {"model": ModelId(name="m", label="v2", sha256="a" * 64)},
     ],
 )

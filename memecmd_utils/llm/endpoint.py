@@ -33,7 +33,6 @@ RETRIES = (2, 4, 10)
 calls fails, ten retries give up one call in fifty million."""
 IN_A_ROW = 10
 """Refusals of one task, or replies that are no completions, that show it to be the set-up that is wrong."""
-SAMPLE_STRIDE = 1000  # seeds of sample n + 1 begin after those of the further attempts of sample n
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
 PARAMETERS = ("max_tokens", "temperature", "presence_penalty", "seed", "logprobs", "top_logprobs")
@@ -197,7 +196,7 @@ class OpenAIBackend(Backend):
             "model": self.endpoint.model,
             "messages": [wire_message(message) for message in request.messages],
             **sampling.model_dump(exclude={"extra", "top_logprobs"}),
-            "seed": None if request.seed is None else request.seed + SAMPLE_STRIDE * request.sample,
+            "seed": request.seed,
         }
         if sampling.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}

@@ -71,9 +71,7 @@ class Request(BaseModel):
     messages: list[Message]
     sampling: Sampling = Sampling()
     seed: int | None = None
-    sample: int = 0
     reply_schema: type[BaseModel] | None = None
-    schema_version: int = 1
     options: list[str] = []
     """Ids of what the numbers of an answer stand for; the texts that the model sees are in the messages."""
     ask_again: str = "ask_again"
@@ -87,19 +85,20 @@ class Request(BaseModel):
         `dropped` names parameters that the endpoint's parameter map leaves out: what is not sent cannot
         change the answer; `added` are the parameters that it sends beside ours.
         """
+        # Every recording's key hangs on this text; `version` and `sample` are parts of it that never vary.
         schema = self.reply_schema
         sampling = self.sampling.model_dump(exclude_none=True, exclude_defaults=True)
         return {
             "key_version": rec.KEY_VERSION,
             "task": self.task,
-            "schema": None if schema is None else {"name": schema.__name__, "version": self.schema_version},
+            "schema": None if schema is None else {"name": schema.__name__, "version": 1},
             "messages": [
                 {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
                 for m in self.messages
             ],
             "sampling": {name: value for name, value in sampling.items() if name not in dropped},
             "seed": None if "seed" in dropped else self.seed,
-            "sample": self.sample,
+            "sample": 0,
             "model": model.model_dump(exclude_none=True),
             **({"extra_body": dict(added)} if added else {}),
         }

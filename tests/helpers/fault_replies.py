@@ -34,8 +34,7 @@ def fingerprint(messages: list[tuple[str, str]], schema: str, seed: int | None) 
 def fingerprint_of_form(form: dict[str, Any]) -> str:
     """Fingerprint of a recorded normal form without images."""
     schema = (form["schema"] or {}).get("name", "")
-    seed = None if form["seed"] is None else form["seed"] + 1000 * form["sample"]
-    return fingerprint([(m["role"], m["text"]) for m in form["messages"]], schema, seed)
+    return fingerprint([(m["role"], m["text"]) for m in form["messages"]], schema, form["seed"])
 
 
 def drawn(*names: object) -> Iterator[int]:

@@ -29,14 +29,8 @@ def chat_reply(text: str | None = "好", **changes: Any) -> dict[str, Any]:
     choice |= {"logprobs": changes.pop("logprobs", None)}
     choice |= {"message": {"role": "assistant", "content": text, **changes.pop("message", {})}}
     usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
-    return {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [choice],
-        "usage": usage,
-    }
+    about = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
+    return {**about, "choices": [choice], "usage": usage}
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:
@@ -52,19 +46,10 @@ class Answer:
         self, body: Any = "", status: int = 200, kind: str = "application/json", reset: bool = False,
         cut: bool = False, hang: bool = False, wait_s: float = 0.0, **headers: str,
     ) -> None:  # fmt: skip
-        self.status, self.kind, self.reset, self.cut, self.hang, self.wait_s = (
-            status,
-            kind,
-            reset,
-            cut,
-            hang,
-            wait_s,
-        )
-        self.body = (
-            body
-            if isinstance(body, bytes)
-            else (body if isinstance(body, str) else json.dumps(body)).encode()
-        )
+        self.status, self.kind, self.wait_s = status, kind, wait_s
+        self.reset, self.cut, self.hang = reset, cut, hang
+        text = body if isinstance(body, str | bytes) else json.dumps(body)
+        self.body = text.encode() if isinstance(text, str) else text
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
 
 
@@ -148,17 +133,8 @@ class FaultServer:
 
 BUSY = ("429 seconds", "429 date", "429 plain", "500", "503", "502 html", "408", "409")
 """Faults for which nobody pays: the model was never asked."""
-LOST = (
-    "time-out",
-    "reset",
-    "half body",
-    "html 200",
-    "bad json",
-    "no choices",
-    "null choices",
-    "error 200",
-    "empty body",
-)
+LOST = ("time-out", "reset", "half body", "html 200", "bad json", "no choices", "null choices", "error 200",
+        "empty body")  # fmt: skip
 """Faults after which the model has answered, but the answer did not arrive."""
 CONTENT = ("cut text", "empty text", "garbled text")
 """Faults after which an answer arrives that is not what the model said."""
@@ -207,30 +183,24 @@ class Simulated:
         return kinds[next(numbers) % len(kinds)]
 
     def answer(self, fault: str, reply: dict[str, Any]) -> Answer:
-        soon, wait = (
-            format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True),
-            {"wait_s": self.latency},
-        )
-        refusal = error(f"simulated {fault}")
-        return {
-            "429 seconds": lambda: Answer(refusal, 429, retry_after="0.3", **wait),
-            "429 date": lambda: Answer(refusal, 429, retry_after=soon, **wait),
-            "429 plain": lambda: Answer(refusal, 429, **wait),
-            "500": lambda: Answer(refusal, 500, **wait),
-            "503": lambda: Answer(refusal, 503, **wait),
-            "502 html": lambda: Answer(HTML, 502, "text/html", **wait),
-            "408": lambda: Answer(refusal, 408, **wait),
-            "409": lambda: Answer(refusal, 409, **wait),
-            "time-out": lambda: Answer(reset=True, wait_s=self.hang),
-            "reset": lambda: Answer(reset=True, **wait),
-            "half body": lambda: Answer(reply, cut=True, **wait),
-            "html 200": lambda: Answer(HTML, kind="text/html", **wait),
-            "bad json": lambda: Answer(json.dumps(reply)[:-3], **wait),
-            "no choices": lambda: Answer({"id": "x", "choices": []}, **wait),
-            "null choices": lambda: Answer({"id": "x", "choices": None}, **wait),
-            "error 200": lambda: Answer(refusal, **wait),
-            "empty body": lambda: Answer("", **wait),
-        }.get(fault, lambda: Answer(reply, **wait))()
+        refusal, status = error(f"simulated {fault}"), fault.partition(" ")[0]
+        soon = format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True)
+        more: dict[str, Any] = {
+            "429 seconds": {"retry_after": "0.3"},
+            "429 date": {"retry_after": soon},
+            "502 html": {"body": HTML, "kind": "text/html"},
+            "time-out": {"reset": True, "wait_s": self.hang},
+            "reset": {"reset": True},
+            "half body": {"cut": True},
+            "html 200": {"body": HTML, "kind": "text/html"},
+            "bad json": {"body": json.dumps(reply)[:-3]},
+            "no choices": {"body": {"id": "x", "choices": []}},
+            "null choices": {"body": {"id": "x", "choices": None}},
+            "error 200": {"body": refusal},
+            "empty body": {"body": ""},
+        }.get(fault, {})
+        usual = {"body": refusal, "status": int(status)} if status.isdigit() else {"body": reply}
+        return Answer(**{"wait_s": self.latency, **usual, **more})
 
     def _note(self, line: dict[str, Any]) -> None:
         self.lines.append(line)
