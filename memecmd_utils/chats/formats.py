@@ -204,11 +204,10 @@ class Text:
     """Whether an earlier insertion wrote it."""
 
     def with_memes(self, memes: Memes) -> str:
-        """The text with lines `[meme ID: FILE]`; a place is (first line, line after the last)."""
+        """The text with lines `[meme ID: FILE]`; a place is the first line of a message."""
         out = self.text.removesuffix("\n").split("\n")
-        for (first, _), meme in sorted(memes.items(), reverse=True):
-            line = f"[meme {meme['meme_id']}: {meme['meme_file']}]"
-            out.insert(first, line)
+        for line, meme in sorted(memes.items(), reverse=True):
+            out.insert(line, f"[meme {meme['meme_id']}: {meme['meme_file']}]")
         return "\n".join(out) + "\n"
 
 

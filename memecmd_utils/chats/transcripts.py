@@ -97,14 +97,11 @@ def _messages(form: Form, heads: list[re.Match], text: str) -> Iterator[Message]
         chat = head.groupdict().get("chat") or chat
         if chat == head.groupdict().get("chat"):
             continue
-        words = re.split(form.stop, text[head.end() : end], maxsplit=1, flags=re.MULTILINE)[0].rstrip()
-        last = line + head[0].count("\n") + words.count("\n")
-        words = words.strip()
+        words = re.split(form.stop, text[head.end() : end], maxsplit=1, flags=re.MULTILINE)[0].strip()
         speaker = (head["speaker"] or "").strip("~\u200e\u200f\u202a\u202c \u00a0")
         if form.has_accounts:
             speaker = {"收": OTHER, "发": ME}.get(speaker, _name(speaker))
-        said = "" if re.fullmatch(form.silent, words) else words
-        yield Message(speaker, said, chat=chat, place=(line, last + 1))
+        yield Message(speaker, "" if re.fullmatch(form.silent, words) else words, chat=chat, place=line)
 
 
 def _name(sender: str) -> str:

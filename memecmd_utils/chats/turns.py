@@ -60,8 +60,7 @@ class SpokenTurn(NamedTuple):
     speaker: str
     text: str
     first: int
-    last: int
-    """Positions of its first and last message in the conversation."""
+    """Position of its first message with words in the conversation."""
     summary: SummaryReply | None
 
 
@@ -81,18 +80,17 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
     Messages without a speaker are passed over. One without text adds nothing, but what its sender's
     neighbour says before and after it stays two turns; so does a message that brings its own summary.
     """
-    spoken = [(place, message) for place, message in enumerate(conversation.messages) if message.speaker]
-    starts = [
-        at
-        for at, (_, message) in enumerate(spoken)
-        if at == 0 or message.speaker != spoken[at - 1][1].speaker or message.summary is not None
-    ]
+    groups: list[list[tuple[int, Message]]] = []
+    for place, message in enumerate(conversation.messages):
+        if message.speaker:
+            if not groups or message.speaker != groups[-1][-1][1].speaker or message.summary is not None:
+                groups.append([])
+            groups[-1].append((place, message))
     turns: list[SpokenTurn] = []
-    for start, end in zip(starts, [*starts[1:], len(spoken)], strict=False):
-        first, worded = spoken[start][1], [(p, m) for p, m in spoken[start:end] if m.text.strip()]
-        if worded:
-            text, places = " ".join(m.text.strip() for _, m in worded), (worded[0][0], worded[-1][0])
-            turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, *places, first.summary))
+    for group in groups:
+        if words := {place: message.text.strip() for place, message in group if message.text.strip()}:
+            first, text = group[0][1], " ".join(words.values())
+            turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, min(words), first.summary))
     return turns
 
 
