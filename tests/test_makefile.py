@@ -70,10 +70,12 @@ def test_bare_make_lists_what_users_need_and_help_all_the_rest(checkout: Path) -
             assert re.search(rf"^  {name} +{re.escape(words)}$", shown.stdout, re.M), name
 
 
-def test_a_shim_that_only_fails_is_passed_over(checkout: Path, tmp_path: Path) -> None:
+def test_a_shim_is_passed_over_and_where_none_fits_that_is_said(checkout: Path, tmp_path: Path) -> None:
     tools, log = tmp_path / "tools", tmp_path / "log"
-    for name in ("python3.12", "python3.11", "python3.14", "python3"):
+    for name in ("python3.12", "python3.11", "python3.13", "python3.14", "python3"):
         script(tools / name, FAILING)
+    none = make(checkout, "doctor", first_on_path=tools)
+    assert none.returncode != 0 and "no Python 3.11 or later" in none.stderr
     script(tools / "python3.13", WORKING.format(log=log))
     done = make(checkout, "doctor", first_on_path=tools)
     assert done.returncode == 0 and "uv did not fill the environment: pip does" in done.stderr
@@ -101,13 +103,6 @@ def test_uv_asks_the_indexes_that_pip_is_configured_with(
     done = make(checkout, ".venv/.ready", f"PYTHON={mine}")
     assert done.returncode == 0 and not done.stderr
     assert log.read_text(encoding="utf-8").count("uv: https://m/simple https://a/ https://b/\n") == 2
-
-
-def test_no_fitting_python_is_said_in_one_line(checkout: Path, tmp_path: Path) -> None:
-    for name in ("python3.12", "python3.11", "python3.13", "python3.14", "python3"):
-        script(tmp_path / "tools" / name, FAILING)
-    done = make(checkout, "doctor", first_on_path=tmp_path / "tools")
-    assert done.returncode != 0 and "no Python 3.11 or later" in done.stderr
 
 
 def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -93,13 +94,12 @@ class Watch(threading.Thread):
 
     def __init__(self, process: psutil.Process, kept: Path) -> None:
         super().__init__(daemon=True)
-        self.process, self.kept, self.stage = process, kept, "start"
+        self.process, self.kept, self.stage, self.ended = process, kept, "start", threading.Event()
         self.stages: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.is_file() else {}
 
     def run(self) -> None:
         last = time.monotonic()
-        while self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(EVERY_S)
+        while not self.ended.wait(EVERY_S):
             now, row = time.monotonic(), self.stages.setdefault(self.stage, {"seconds": 0.0, "peak": 0.0})
             row["seconds"], last = row["seconds"] + now - last, now
             row["peak"] = max(row["peak"], memory(self.process))
@@ -109,12 +109,11 @@ class Watch(threading.Thread):
 def memory(process: psutil.Process) -> float:
     """GB that a process and its children take; what they share counts once (PSS), where Linux tells."""
     total = 0
-    for one in [process, *process.children(recursive=True)]:
-        try:
-            taken = one.memory_full_info()
-            total += getattr(taken, "pss", taken.rss)
-        except psutil.Error:  # it has ended
-            continue
+    with suppress(psutil.Error):  # it has ended
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error):
+                taken = one.memory_full_info()
+                total += getattr(taken, "pss", taken.rss)
     return total / 1e9
 
 
@@ -137,6 +136,7 @@ def measure(pictures: int = PICTURES, dialogues: int | None = None) -> Iterator[
                 print(line, end="", flush=True)
                 if line.endswith(" ...\n"):
                     watch.stage = line.split()[0]
+            watch.ended.set()
         watch.join()
     if process.returncode:
         raise SystemExit(f"the run ended with status {process.returncode}: the same command goes on with it")
