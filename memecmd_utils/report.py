@@ -175,7 +175,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
             ("claim", "dialogues", "worlds", *told),
             told,
         ),
-        "table_1": _table_1(numbers["table_1"]),
+        "table_1": tables.table_1_printed(pd.DataFrame(numbers["table_1"], columns=list(tables.TABLE_1))),
     }
     return {name: table for name, table in shown.items() if len(table)}
 
@@ -191,19 +191,6 @@ def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     own = [row for row in rows if row["who"] == row["where"]]
     first = own[0]["where"] if own else ""
     return own + [row for row in rows if row["where"] == first != row["who"]]
-
-
-def _table_1(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Table 1 with two rows a dataset, one a metric."""
-    frame = pd.DataFrame(rows, columns=list(tables.TABLE_1))
-    frame = frame.astype({"difference": float})
-    strategies = {name: schemas.STRATEGIES[name].label for name in frame["strategy"].unique()}
-    return pd.DataFrame(
-        {"dataset": row["Dataset"], "metric": metric}
-        | {label: row[f"{metric}: {name}"] for name, label in strategies.items()}
-        for row in tables.table_1_printed(frame).to_dict("records")
-        for metric in tables.METRICS
-    )
 
 
 # --- Numbers in sentences: what a sentence names, and how it is printed

@@ -15,7 +15,15 @@ from memecmd_utils import grades, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import GroundTruth, Values, fits, gaps_of
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import DIALOGUE_KINDS, Consistency, Dialogue, Meme, Placement, Rating
+from memecmd_utils.schemas import (
+    DIALOGUE_KINDS,
+    STRATEGIES,
+    Consistency,
+    Dialogue,
+    Meme,
+    Placement,
+    Rating,
+)
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Turns
 
@@ -97,29 +105,28 @@ def table_1(
 
 
 def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Table 1 in the paper's form: a row per dataset, cells `mean [low, high] (n=memes in dialogues) ↑`.
+    """Table 1 in the paper's form: a row a dataset and metric, a column a strategy.
 
-    The best mean of a row is bold, the second underlined.
+    Cells are `mean [low, high] (n=memes in dialogues) ↑`. The best mean of a row is bold, the second
+    underlined.
     """
-    out = []
-    for dataset, of_dataset in table.groupby("dataset", sort=False):
+    rows, table = [], table.astype({"difference": float})
+    for (dataset, metric), cells in table.groupby(["dataset", "metric"], sort=False):
         kind, n = dataset.split("-")
-        row = {"Dataset": f"{DIALOGUE_KINDS[kind]} {n} Turns"}
-        for metric in METRICS:
-            cells = of_dataset[of_dataset.metric == metric].set_index("strategy")
-            values = cells["mean"].map(lambda mean: round(mean.value, 2)).astype(float)
-            places = values.rank(ascending=False, method="dense")
-            for strategy, cell in cells.iterrows():
-                mark = {1: "**{}**", 2: "<u>{}</u>"}.get(places[strategy], "{}")
-                mean, _, ends = str(cell["mean"]).partition(" ")
-                text = mark.format(mean) + (f" {ends}" if ends else "")
-                text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
-                text += f", {cell.unscored} unscored)" if cell.unscored else ")"
-                if strategy != "random" and np.isfinite(cell.difference):
-                    text += f" {'↑' if cell.difference >= 0 else '↓'}{abs(cell.difference):.2f}"
-                row[f"{metric}: {strategy}"] = text
-        out.append(row)
-    return pd.DataFrame(out)
+        row = {"dataset": f"{DIALOGUE_KINDS[kind]} {n} Turns", "metric": metric}
+        values = cells["mean"].map(lambda mean: round(mean.value, 2)).astype(float)
+        places = values.rank(ascending=False, method="dense")
+        for place, cell in zip(places, cells.itertuples(), strict=True):
+            mark = {1: "**{}**", 2: "<u>{}</u>"}.get(place, "{}")
+            mean, _, ends = str(cell.mean).partition(" ")
+            text = mark.format(mean) + (f" {ends}" if ends else "")
+            text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
+            text += f", {cell.unscored} unscored)" if cell.unscored else ")"
+            if cell.strategy != "random" and np.isfinite(cell.difference):
+                text += f" {'↑' if cell.difference >= 0 else '↓'}{abs(cell.difference):.2f}"
+            row[STRATEGIES[cell.strategy].label] = text
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def paper_table_1() -> pd.DataFrame:

@@ -130,7 +130,7 @@ def test_table_1_by_hand() -> None:
     own = [one.model_copy(update={"kind": "own"}) for one in dialogues("news-a", "news-b")]
     of_own = tables.table_1(ratings(scores), texts(fit), own, profile)
     assert cell(of_own, "own-6", "judge", "greedy")["mean"] == of_two, "one's own dialogues have a row, too"
-    assert list(tables.table_1_printed(of_own).Dataset) == ["Own 6 Turns"]
+    assert set(tables.table_1_printed(of_own).dataset) == {"Own 6 Turns"}
 
 
 def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
