@@ -7,7 +7,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -166,10 +165,9 @@ def test_the_server_ends_with_its_block_and_with_its_process() -> None:
         "print(url, threads() < up or not up)\n"
         f"forgotten = local_llm.LocalServer({SMALL!r}, 1).__enter__()\n"
     )
-    begun = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0 and time.monotonic() - begun < 120
+    assert done.returncode == 0
     assert done.stdout.startswith("http://127.0.0.1:") and done.stdout.endswith("/v1 True\n")
     assert done.stderr == ""
