@@ -213,7 +213,7 @@ def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
 
 
 def saved_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
-    """The rankings that notebook 04b saved, every turn by what did not see its dialogue."""
+    """The rankings that notebook 04c saved, every turn by what did not see its dialogue."""
     saved = landing.saved_rankings(run, split.name) or landing.saved_rankings(run, EXAMPLE)
     if saved is None or not {*split.memes["id"]} <= {*saved[1]}:
         return {}

@@ -419,9 +419,11 @@ def fit_model(turns: Turns, rows: np.ndarray) -> PlacementModel:
         top.append(scores.max(axis=1))
         grade.append(turns.grades[here, retrieval.order(scores, meme_ids)[:, 0]])
     is_graded = np.isfinite(np.concatenate(grade))
-    curve = IsotonicRegression(out_of_bounds="clip")
-    curve.fit(np.concatenate(top)[is_graded], np.concatenate(grade)[is_graded])
-    points = np.stack([curve.X_thresholds_, curve.y_thresholds_])
+    points = np.array([[0.0], [np.nanmean(turns.grades[graded])]])  # where nobody graded a best meme
+    if is_graded.any():
+        curve = IsotonicRegression(out_of_bounds="clip")
+        curve.fit(np.concatenate(top)[is_graded], np.concatenate(grade)[is_graded])
+        points = np.stack([curve.X_thresholds_, curve.y_thresholds_])
     (weights,) = ridge(turns.cosines[graded], turns.grades[graded], [penalty])
     return replace(model(weights, graded), gate=fit_gate(turns, rows), grade_curve=points)
 

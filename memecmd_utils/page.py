@@ -113,8 +113,8 @@ def table_of(run: Run, name: str) -> Markup:
 # --- The chats: what the page's script reads, compact rows instead of records
 
 
-def saved_by_04b(run: Run) -> dict[str, tuple[str | None, list[float]]]:
-    """What lesson 04b saved of each graded turn, by `dialogue/turn`; empty where nobody graded.
+def saved_by_04c(run: Run) -> dict[str, tuple[str | None, list[float]]]:
+    """What lesson 04c saved of each graded turn, by `dialogue/turn`; empty where nobody graded.
 
     The meme that is popular elsewhere, at the turns of `reranked` (else None), and score and threshold of
     learned placement's gate.
@@ -147,7 +147,7 @@ def chat_payload(
     numbers: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
-    profile, saved, dialogues = run.profile, saved_by_04b(run), records["dialogues"]
+    profile, saved, dialogues = run.profile, saved_by_04c(run), records["dialogues"]
     words = {
         name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
     }

@@ -24,7 +24,7 @@ from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.splits import splits_of_run
 from memecmd_utils.statistics import Estimate
-from memecmd_utils.studies import choosing, landing
+from memecmd_utils.studies import landing
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
@@ -100,12 +100,12 @@ LANDING = (
 )  # fmt: skip
 LANDING_FURTHER: dict[str, Sequence[str]] = {
     "sending": (), "sighted": ("what", "score", "AUC"),
-    "places": ("split", "who", "choices", *choosing.QUARTERS, "p"),
+    "places": ("split", "who", "choices", *landing.QUARTERS, "p"),
     "in_sequence": ("who", "memes", "fits alone", "fits in sequence", "lands alone", "lands in sequence"),
     "screenshots": ("source", "who", "memes", "overall", "minus random", "paper", "paper minus random"),
     "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
 }  # fmt: skip
-"""Further tables of notebook 04b, and the columns that are shown; all of them where none are named."""
+"""Further tables of notebook 04c, and the columns that are shown; all of them where none are named."""
 
 
 def _table(

@@ -52,7 +52,8 @@ STAGES = {
         ("02_annotation", "03_dialogue_generation"),
         ("candidates.parquet", "choices.parquet", "placements.parquet", "gates.json", "scores.npz"),
     ),
-    "04b_learned_placement": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
+    "04b_learned_placement": Stage(("04_retrieval",)),
+    "04c_reranking": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
         ("04_retrieval",),
         (
@@ -64,7 +65,7 @@ STAGES = {
         ),
     ),
     "05b_studies": Stage(("02_annotation", "03_dialogue_generation"), ("studies.json",)),
-    "06_figures": Stage(("04b_learned_placement", "05_evaluation", "05b_studies")),
+    "06_figures": Stage(("04b_learned_placement", "04c_reranking", "05_evaluation", "05b_studies")),
     "07_template_memes": Stage(),
     "07b_templates_with_data": Stage(
         (), ("templates.parquet", "template_memes.parquet", "readings.parquet"), templates=True

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from memecmd_utils import grades, learned, retrieval
-from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.files import StageOutputError
 from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import DIMENSIONS, Annotation, Dialogue, Grade, Meme
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme
 from memecmd_utils.splits import Split, Turns
-from memecmd_utils.studies import choosing, landing
+from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Senders
 
 N_DIALOGUES, TURNS, MEMES = 8, 5, 4
@@ -150,77 +150,18 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
     assert landing.quoted(run)["placed"][0]["split"] == "untouched"
 
 
-def write(folder: Path, **files: list[dict]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in files.items():
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-
-
-def test_choices_under_other_settings_are_compared_on_the_same_dialogues(
-    made: Senders, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(paths, "example", tmp_path)
-    assert not [*choosing.setting_rows(made)]
-    own = [choice.model_dump(mode="json") for choice in made.choices[retrieval.RERANKED]]
-    other = [
-        row | {"meme_id": "m0" if row["turn"] == 2 else ""} for row in own if row["dialogue_id"] < "news-4"
-    ]
-    files = dict.fromkeys(choosing.SETTINGS.values(), own) | {"choices_k5": other}
-    write(tmp_path / "untouched", **files)
-    found = pd.DataFrame(choosing.setting_rows(made)).set_index("setting")
-    assert (
-        set(found.turns) == {4 * TURNS} and found.loc["K = 20", "memes"] == 8 == found.loc["K = 40", "memes"]
-    )
-    five = found.loc["K = 5"]
-    assert (five.memes, five.rate, five.different) == (
-        4,
-        0.2,
-        1,
-    ) and five.fits.value == five.lands.value == 0.5
-
-
 def test_choices_are_counted_by_their_place_in_the_list(made: Senders) -> None:
-    (row,) = choosing.place_rows(made)
+    (row,) = landing.place_rows(made)
     assert row["choices"] == 2 * N_DIALOGUES == row["first quarter"] and row["p"] < 1e-6
 
 
-def test_grades_in_sequence_stand_beside_those_of_the_same_memes_alone(
-    made: Senders, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(paths, "example", tmp_path)
-    assert not [*choosing.sequence_rows(made)]
-    rows = [
-        {"strategy": "reranked", "dialogue_id": name, "turn": turn, "meme_id": "m2", "grader": grader}
-        | {"grade": 2 if turn == 2 else int(grader == "one")}
-        for name, turn in made.data.keys if turn in (2, 4) for grader in MARKERS
-    ]  # fmt: skip
-    write(tmp_path / "untouched", grades_in_sequence=rows)
-    (row,) = choosing.sequence_rows(made)
-    assert (row["who"], row["memes"]) == ("reranked", 16)
-    assert (row["fits alone"].value, row["fits in sequence"].value) == (1, 0.5)
-    assert row["lands alone"].value == row["lands in sequence"].value == 0.5
-
-
-def test_a_judge_that_sees_is_held_against_grades_and_the_paper(
-    made: Senders, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(paths, "example", tmp_path)
-    assert not [*choosing.screenshot_rows(made)] and not [*choosing.sighted_rows(made)]
-    liked = {"reranked": 80, "greedy": 40, "random": 30}
-    rows = [
-        {"strategy": who, "dialogue_id": name, "turn": 2, "meme_id": meme, "judge": judge}
-        | dict.fromkeys(DIMENSIONS, score + 5 * (judge == "one"))
-        for (name, turn) in made.data.keys if turn == 2
-        for (who, score), meme in zip(liked.items(), ("m2", "m3", "m3"), strict=True) for judge in MARKERS
-    ]  # fmt: skip
-    write(tmp_path / "untouched", scores_of_screenshots=rows)
-    found = pd.DataFrame(choosing.screenshot_rows(made)).set_index(["source", "who"])
-    assert found.loc[("news", "reranked"), "overall"].value == 82.5
-    assert found.loc[("news", "greedy"), "minus random"].value == 10
-    assert found.loc[("news", "greedy"), "paper minus random"] == 0.12
-    auc = pd.DataFrame(choosing.sighted_rows(made)).set_index(["what", "score"])["AUC"]
-    pairs = (("fits, against does not fit", "humor_effect"), ("greedy, against random", "overall"))
-    assert [auc[pair].value for pair in pairs] == [1, 1]
+def test_tables_that_stay_as_they_are_stand_beside_those_of_a_run(made: Senders, tmp_path: Path) -> None:
+    run = Run("made", made.data.profile, tmp_path / "run", tmp_path / "report")
+    landing.tabulate(run, [made])
+    quoted = landing.quoted(run)
+    assert {"settings", "in_sequence", "screenshots", "sighted"} < set(quoted)
+    first = quoted["settings"][0]
+    assert (first["split"], first["setting"], first["memes"]) == ("untouched", "K = 20", 33)
 
 
 def test_sums_of_grades_leave_a_dialogue_s_own_out() -> None:
@@ -274,6 +215,17 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
         landing.fit_run(run, path)
     with pytest.raises(StageOutputError, match="here are none"):
         landing.fit_run(run)
+
+
+def test_turns_that_nobody_graded_have_no_part_in_a_fit(graded) -> None:
+    """Turn 2 alone is graded, and hardly a system's best memes: it ends well, and measures turn 2 alone."""
+    run, path = graded
+    head, *rows = path.read_text(encoding="utf-8").splitlines()
+    kept = [row for row in rows if row.split(",")[1] == "2"]
+    path.write_text("\n".join([head, *kept]), encoding="utf-8")
+    assert "there is no gate" in landing.fit_run(run, path)
+    placed = pd.read_csv(run.report / "tables" / "fitted_placed.csv").set_index(["where", "who"])
+    assert placed.loc[(ALL, "learned"), "memes"] == 10
 
 
 def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 BEFORE = ("01_library_build", "02_annotation")
 AFTER = (
-    "03_dialogue_generation", "04_retrieval", "04b_learned_placement", "05_evaluation",
+    "03_dialogue_generation", "04_retrieval", "04b_learned_placement", "04c_reranking", "05_evaluation",
     "05b_studies", "06_figures", "08_meme_text_retrieval",
 )  # fmt: skip
 

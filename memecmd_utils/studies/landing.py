@@ -1,7 +1,8 @@
-"""Notebook 04b: do memes land? All strategies, and two senders that never read the chat, by grades."""
+"""Notebook 04c: do memes land? All strategies, and two senders that never read the chat, by grades."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, grades, learned, reranking, retrieval, statistics
-from memecmd_utils.files import StageOutputError
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.learned import LearnedPlacement, PlacementError, Predicted
 from memecmd_utils.reranking import SMALL
 from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.schemas import Choice, Grade
+from memecmd_utils.schemas import Choice, Dialogue, Grade
 from memecmd_utils.splits import Split, Turns, splits_of_run
 from memecmd_utils.statistics import LeftOut
 
@@ -38,6 +39,10 @@ COMPARED = {
 OF_MEMES = ("fits", "lands", "mean grade", "specificity")
 RANKINGS_COMPARED = ((LEARNED, PAPER), (LEARNED, POPULAR), (POPULAR, PAPER), (ALONE, POPULAR))
 PLACE = ("dialogue", "turn")
+QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
+FROZEN = paths.example / "reranking_tables.json"
+"""Tables of what was asked once, of the untouched tests, from files that stay as they are: choices under
+other settings, grades of memes in sequence, and scores of judges that saw the screenshots."""
 
 
 class Sent(NamedTuple):
@@ -189,22 +194,19 @@ class Senders:
             return LeftOut(means[0], means[1:], share / share.sum()), int(counts.sum())
 
 
-Rows = Callable[[Senders], Iterator[dict[str, Any]]]
-"""What makes the rows of a table of a split."""
-
-
 def grade_split(
     run: Run,
     split: Split,
     pool: Sequence[Grade],
     placement: LearnedPlacement,
     encoders: Mapping[str, Encode],
+    choices: Mapping[str, Sequence[Choice]],
 ) -> Senders:
     """Encode a split, and let everybody say what they have not seen; `pool` are grades for the baselines."""
     data = Turns(split, run.profile, encoders, every=True, means=placement.turn_means)
     sums = [grades.elsewhere(pool, data.clusters, data.meme_ids, worth) for worth in (float, grades.fits)]
     alone = placement.chat_alone().predict(data).scores
-    return Senders(data, placement.predict(data), alone, *sums, reranking.choices_of(run, split))
+    return Senders(data, placement.predict(data), alone, *sums, choices)
 
 
 def known_before(split: Split) -> list[Grade]:
@@ -223,7 +225,9 @@ def grade_run(run: Run) -> list[Senders]:
         names, encoders = learned.open_encoders(run)
         placement, splits = learned.open_placement(run, names), splits_of_run(run)
         pool = known_before(splits[0]) if splits else []
-        graded = [grade_split(run, split, pool, placement, encoders) for split in splits]
+        graded = [
+            grade_split(run, s, pool, placement, encoders, reranking.choices_of(run, s)) for s in splits
+        ]
     except PlacementError as error:
         print(f"no measure of learned placement: {error}")
     for senders in graded:
@@ -253,18 +257,16 @@ def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[st
         return None
 
 
-def tabulate(
-    run: Run, graded: Sequence[Senders], further: Mapping[str, Rows] | None = None, stem: str = "landing"
-) -> dict[str, pd.DataFrame]:
+def tabulate(run: Run, graded: Sequence[Senders], stem: str = "landing") -> dict[str, pd.DataFrame]:
     """All tables of some splits, the last one first, saved into the run's report and as `landing.json`.
 
     placed: the memes sent, a row a sender and place. differences: between two of them. sending: how often,
     and whether markers would. gate: does it tell when a meme is wanted? ranking: measures of whole rankings.
-    `further` tables are those of `choosing`; `stem` begins the names of the files.
+    places: where in their lists choices stood. `stem` begins the names of the files.
     """
     makers = {
         "placed": placed_rows, "differences": difference_rows, "sending": sending_rows, "gate": gate_rows,
-        "ranking": ranking_rows, **(further or {}),
+        "ranking": ranking_rows, "places": place_rows,
     }  # fmt: skip
     tables = {
         name: pd.DataFrame([{"split": s.data.split.name, **row} for s in graded[::-1] for row in rows(s)])
@@ -369,13 +371,45 @@ def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         yield {"what": name, "turns": len(names), **means}
 
 
+def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
+    """How many choices fell on each quarter of the list, and p that all quarters are alike."""
+    from scipy.stats import chisquare
+
+    for who, choices in senders.choices.items():
+        quarters = Counter((c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id)
+        counts = [quarters[place] for place in range(len(QUARTERS))]
+        at = dict(zip(QUARTERS, counts, strict=True))
+        yield {"who": who, "choices": sum(counts), **at, "p": chisquare(counts).pvalue}
+
+
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """The tables of `landing.json`; empty where there is none, or without grades."""
+    """The tables of `landing.json` and of `FROZEN`; empty where there is none, or without grades."""
     try:
-        found = run.load_json(TABLES)
+        tables = run.load_json(TABLES)
     except StageMissing:
         return {}
-    return found if found["placed"] else {}
+    if not tables["placed"]:
+        return {}
+    return {**tables, **frozen_tables()}
+
+
+def frozen_tables() -> dict[str, list[dict[str, Any]]]:
+    """The rows of the tables of `FROZEN`, with their estimates."""
+    return json.loads(FROZEN.read_text(encoding="utf-8"), object_hook=statistics.from_json)
+
+
+def only_graded(dialogues: Sequence[Dialogue], given: Sequence[Grade]) -> list[Dialogue]:
+    """The dialogues that have grades, in which a turn without any has no usable summary: it says nothing."""
+    graded = {(grade.dialogue_id, grade.turn) for grade in given}
+    names = {name for name, _ in graded}
+    kept = []
+    for dialogue in (d for d in dialogues if d.dialogue_id in names):
+        summaries = [
+            s if (dialogue.dialogue_id, s.turn) in graded else s.model_copy(update={"unscored": "not graded"})
+            for s in dialogue.summaries
+        ]
+        kept.append(dialogue.model_copy(update={"summaries": summaries}))
+    return kept
 
 
 def fit_run(run: Run, path: Path | None = None) -> str:
@@ -387,8 +421,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     """
     split = next(iter(splits_of_run(run, path)), Split("", [], {}, [], {"": []}))
     first = next(iter(split.grades.values()))
-    graded = {grade.dialogue_id for grade in first}
-    split = replace(split, dialogues=[d for d in split.dialogues if d.dialogue_id in graded])
+    split = replace(split, dialogues=only_graded(split.dialogues, first))
     by_kind = Counter(dialogue.kind for dialogue in split.dialogues)
     if not by_kind or min(by_kind.values()) < learned.FOLDS:
         raise StageOutputError(
@@ -398,7 +431,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     names, encoders = learned.open_encoders(run)
     placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
-    tables = tabulate(run, [grade_split(run, split, first, placement, encoders)], stem="fitted")
+    tables = tabulate(run, [grade_split(run, split, first, placement, encoders, {})], stem="fitted")
     columns = ["where", "who", "memes", "mean grade", "fits", "lands", "specificity"]
     ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]
     if placement.model.gate is not None:

@@ -27,7 +27,7 @@ from memecmd_utils.recordings import Recordings, TextCache
 
 STAGES = (
     "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval",
-    "04b_learned_placement", "05_evaluation", "05b_studies", "06_figures",
+    "04b_learned_placement", "04c_reranking", "05_evaluation", "05b_studies", "06_figures",
     "07_template_memes", "08_meme_text_retrieval",
 )  # fmt: skip
 PROFILE = "lab"
