@@ -1,3 +1,8 @@
+"""Every meme has its four texts, in the order of the library, or the reason why it has none.
+
+Texts that say the same are asked for again and never kept; what is flagged as unsafe goes no further.
+"""
+
 import json
 from pathlib import Path
 
@@ -125,6 +130,3 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
     memes, annotations = release.releasable(MEMES[:4], said)
     assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
     assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")
-
-
-# --- keywords
