@@ -458,11 +458,3 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
     heads = ["nDCG@5, first pool" if name == "nDCG@5" else name for name in MEASURES]
     columns = ["embedder", "uses", *heads, "nDCG@5 − random"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def folds(half: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
-    """For each half: its rows, the rows to fit on, and the name of the fold (`self` if there is no other)."""
-    for mine, other in (("a", "b"), ("b", "a")):
-        rows, fit = np.flatnonzero(half == mine), np.flatnonzero(half == other)
-        if len(rows):
-            yield (rows, fit, other) if len(fit) else (rows, rows, "self")

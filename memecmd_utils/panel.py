@@ -103,7 +103,7 @@ class Explorer:
         gate_scores = self.scale(knobs.weights).apply(ranking.scores[:, 0])
         thresholds, sent = retrieval.simulate(gate_scores, knobs.gate)
         picks = {}
-        for row, meme, rank in retrieval.choose(
+        for row, meme, rank in retrieval.pick_memes(
             knobs.strategy, ranking, sent, len(ids), self.profile, self.open_id
         ):
             parts = retrieval.pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))

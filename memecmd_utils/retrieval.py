@@ -544,10 +544,10 @@ def calibrated_gates(gated: Gated) -> dict[str, Any]:
 # --- Strategies (Eq. 25): which meme is placed where
 
 
-def choose(
+def pick_memes(
     strategy: str, ranking: Ranking, sent: np.ndarray, n_memes: int, profile: Profile, name: str
 ) -> list[tuple[int, int, int | None]]:
-    """Choose memes in one dialogue: a list of (row, meme position, rank or None).
+    """Pick memes in one dialogue: a list of (row, meme position, rank or None).
 
     greedy: top 1 (Eq. 25), of its own ranking learned. sampling: uniform among the top K. random: each turn
     with probability `random_rate`, uniform over the library. random_same_turns: uniform at the gate's own
@@ -602,7 +602,7 @@ def place(
                 found = [(row, place_of[one.meme_id], None) for row, one in mine.items()]
                 reasons = {row: one.reason for row, one in mine.items()}
             else:
-                found = choose(strategy, ranking, gates.sent[number], len(index.meme_ids), profile, name)
+                found = pick_memes(strategy, ranking, gates.sent[number], len(index.meme_ids), profile, name)
             for row, meme, rank in found:
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(

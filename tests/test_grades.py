@@ -188,14 +188,6 @@ def test_nothing_below_the_first_meme_that_fits_is_looked_at() -> None:
     assert grades.per_turn(order, gains)[:, grades.NDCG] == pytest.approx(grades.ndcg(order, gains))
 
 
-def test_folds_fit_on_the_other_half_or_on_themselves() -> None:
-    both = [(r.tolist(), f.tolist(), n) for r, f, n in grades.folds(np.array(list("aba")))]
-    assert both == [([0, 2], [1], "b"), ([1], [0, 2], "a")]
-    alone = [(r.tolist(), f.tolist(), n) for r, f, n in grades.folds(np.array(list("bb")))]
-    assert alone == [([0, 1], [0, 1], "self")]
-    assert list(grades.folds(np.array([]))) == []
-
-
 def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> None:
     data = made_turns.world(dialogues=2, turns=4, memes=3, graded=False, unscored=[(0, 3)])
     assert data.keys == [("news-00", 2), ("news-00", 4), ("role-01", 2), ("role-01", 3), ("role-01", 4)]

@@ -235,7 +235,7 @@ def _insertions(chats: Sequence[ToldChat], library: Library, strategy: str) -> l
     for number, (chat, (queries, ranking)) in enumerate(zip(chats, ranked, strict=True)):
         gate_scores = scale.apply(ranking.scores[:, 0])
         trace = retrieval.simulate(gate_scores, gate)
-        chosen = retrieval.choose(strategy, ranking, trace.sent, len(index.meme_ids), profile, chat.name)
+        chosen = retrieval.pick_memes(strategy, ranking, trace.sent, len(index.meme_ids), profile, chat.name)
         for row, meme, _ in chosen:
             turn = chat.turns[1 + row]
             if turn.summary is None:
