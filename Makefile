@@ -102,7 +102,7 @@ compare-tracked: $(READY)
 
 #+ Verify the tracked recordings and those of PROFILE, line by line
 recordings-check: $(READY)
-	@$(MEMECMD) recordings check
+	@$(PY) .ci/recordings.py check
 
 #+ Put PROFILE's run, lessons, leaderboard, data card and glossary into reports/<run>/site, for any static host
 site: $(READY)

@@ -250,35 +250,7 @@ def fetch_local_llm(model: str) -> None:
     click.echo(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
 
 
-# --- recordings and tracked results -----------------------------------------------------------------
-
-
-@cli.group("recordings")
-def recordings_group() -> None:
-    """Check or keep what models answered."""
-
-
-@recordings_group.command("check")
-@click.pass_obj
-def check_recordings(choice: Choice) -> None:
-    """Verify the tracked recordings and those of the profile."""
-    from memecmd_utils import recordings as care
-
-    done, problems = care.check(choice.load().name)
-    click.echo("\n".join([*done, *(f"PROBLEM: {problem}" for problem in problems)]))
-    sys.exit(1 if problems else 0)
-
-
-@recordings_group.command("promote")
-@click.argument("run")
-def promote_recordings(run: str) -> None:
-    """Copy the recordings that RUN used into the tracked ones."""
-    from memecmd_utils import recordings as care
-    from memecmd_utils import runs
-
-    finished = runs.open_finished(run)
-    for line in care.promote(finished.folder, finished.write_dir):
-        click.echo(line)
+# --- tracked results --------------------------------------------------------------------------------
 
 
 @cli.command()

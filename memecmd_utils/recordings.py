@@ -15,12 +15,12 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from memecmd_utils import files
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import MemecmdError
 
 Outcome = Literal[
     "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
@@ -325,71 +325,3 @@ def write_vectors(path: Path, vectors: dict[str, np.ndarray]) -> None:
     keys = sorted(vectors)
     with files.atomic_path(path) as part, part.open("wb") as handle:
         np.savez(handle, keys=np.array(keys), vectors=np.stack([vectors[k] for k in keys]))
-
-
-# --- care: check, and turn what a run used into tracked recordings ------------------------------------
-
-
-def check(profile: str) -> tuple[list[str], list[str]]:
-    """Recompute every key and look at every value and vector, tracked ones and those of a profile.
-
-    Returns what was counted and the problems found, as lines for the terminal.
-    """
-    done: list[str] = []
-    problems: list[str] = []
-    for folder in (paths.example / "recordings", paths.raw / "recordings" / profile):
-        stages = [*folder.glob("*"), *folder.glob("embedding/*")]
-        for path in [file for stage in sorted(stages) for file in files_in(stage, (*REPLIES, ".npz"))]:
-            try:
-                faults = [*(_vector_faults(path) if path.suffix == ".npz" else _reply_faults(path))]
-            except RecordingError as error:
-                faults = [str(error)]
-            done.append(f"{path.relative_to(paths.data)}: {len(faults)} recordings")
-            problems += [f"{path}: {fault}" for fault in faults if fault]
-    return done, problems
-
-
-def _reply_faults(path: Path) -> Iterator[str]:
-    """What is wrong with each reply of a file, an empty text if nothing is."""
-    for key, form, value in read_file(path):
-        if key_of(form) != key:
-            yield f"the key {key} does not belong to its form"
-        elif not isinstance(value, dict) or not isinstance(value.get("text"), str):
-            yield f"the value of {key} has no text"
-        elif form.get("task") != "ocr" and value.get("outcome") not in get_args(Outcome):
-            yield f"the value of {key} has the unknown outcome {value.get('outcome')!r}"
-        else:
-            yield ""
-
-
-def _vector_faults(path: Path) -> Iterator[str]:
-    """What is wrong with each vector of a file, an empty text if nothing is."""
-    for key, row in read_vectors(path).items():
-        length = np.linalg.norm(row.astype(np.float32))
-        yield "" if abs(length - 1) < NORM_TOLERANCE else f"the vector of {key} has the length {length}"
-
-
-def promote(run: Path, mine: Path) -> Iterator[str]:
-    """Make tracked recordings of the replies that a run used and of all vectors in `mine`; say what was done.
-
-    `run`: folder of the run; `mine`: recordings of its profile. Tracked vectors stay as they are. Raises
-    `RecordingError` if nothing of a stage is recorded: its tracked file would be emptied.
-    """
-    target = paths.example / "recordings"
-    for folder in sorted(mine.glob("embedding/*")):
-        tracked = files_in(target / "embedding" / folder.name, (".npz",))
-        there = {key for path in tracked for key in read_vectors(path)}
-        mine_here = files_in(folder, (".npz",))
-        new = {k: row for path in mine_here for k, row in read_vectors(path).items() if k not in there}
-        if new:
-            write_vectors(target / "embedding" / folder.name / f"example-{len(tracked) + 1}.npz", new)
-        yield f"{len(new)} new vectors -> {folder.name}"
-    for note in sorted((run / "usage").glob("*.keys.json")):
-        stage = note.name.removesuffix(".keys.json")
-        wanted = set(json.loads(note.read_text(encoding="utf-8")))
-        store = Recordings(stage, [target, mine])
-        forms = {key: form for path in store.files for key, form, _ in read_file(path) if key in wanted}
-        if not forms:
-            raise RecordingError(f"none of the {len(wanted)} replies of {stage} is recorded")
-        write_file(target / stage / "example.jsonl.gz", [(form, store.get(k)) for k, form in forms.items()])
-        yield f"{len(forms)} of {len(wanted)} replies -> {stage}"

@@ -94,7 +94,8 @@ def out_of_date(run: Run, templates: bool = False) -> list[str]:
     """The stages that have to run, in order.
 
     One rule: an executed notebook is out of date where it is older than the newest file of the package and
-    its data, than its source, than the run's profile and inputs, or than an executed notebook before it.
+    its data, than its source, than the run's profile and inputs, or than an executed notebook before it; and
+    where a file of the run that the stage writes is gone.
     """
     always = max(newest_file(), *(time_of(run.folder / name) for name in (RESOLVED, INPUTS)))
     stale: list[str] = []
@@ -103,7 +104,8 @@ def out_of_date(run: Run, templates: bool = False) -> list[str]:
             continue
         before = [time_of(run.report / f"{other}.ipynb") for other in stage.after]
         read = max(always, time_of(paths.notebooks / f"{name}.ipynb"), *before)
-        if time_of(run.report / f"{name}.ipynb") < read or not set(stage.after).isdisjoint(stale):
+        gone = not all((run.folder / file).is_file() for file in stage.writes)
+        if gone or time_of(run.report / f"{name}.ipynb") < read or not set(stage.after).isdisjoint(stale):
             stale.append(name)
     return stale
 

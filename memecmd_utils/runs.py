@@ -36,7 +36,7 @@ class StageMissing(MemecmdError, FileNotFoundError):
 
 
 class Stage(NamedTuple):
-    """A notebook of a run: the notebooks that it follows, and the files it writes that others read."""
+    """A notebook of a run: the notebooks that it follows, and the files of the run that it always writes."""
 
     after: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -56,20 +56,12 @@ STAGES = {
     "04c_reranking": Stage(("04_retrieval",), ("landing.json", "learned.npz")),
     "05_evaluation": Stage(
         ("04_retrieval",),
-        (
-            "ratings.parquet",
-            "rating_key.csv",
-            "consistency.parquet",
-            "ground_truth.json",
-            "judge_checks.json",
-        ),
+        ("ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json"),
     ),
     "05b_studies": Stage(("02_annotation", "03_dialogue_generation"), ("studies.json",)),
     "06_figures": Stage(("04b_learned_placement", "04c_reranking", "05_evaluation", "05b_studies")),
     "07_template_memes": Stage(),
-    "07b_templates_with_data": Stage(
-        (), ("templates.parquet", "template_memes.parquet", "readings.parquet"), templates=True
-    ),
+    "07b_templates_with_data": Stage((), ("template_memes.parquet", "readings.parquet"), templates=True),
     "08_meme_text_retrieval": Stage(("02_annotation",)),
     "08b_clip_with_data": Stage(("07b_templates_with_data",), templates=True),
 }
@@ -314,7 +306,7 @@ class Run:
                 self.note_used(stage, store.used_keys)
 
     def note_used(self, stage: str, keys: set[str]) -> None:
-        """Write down which recordings a stage used, for `recordings promote`; several judges add up."""
+        """Write down which recordings a stage used, for `.ci/recordings.py`; several judges add up."""
         self.used[stage] = self.used.get(stage, set()) | keys
         files.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import recordings as care
 from pydantic import BaseModel
 
-from memecmd_utils import __main__ as command_line
 from memecmd_utils import files, recordings
 from memecmd_utils.files import paths
 from memecmd_utils.llm.types import Image, Message, ModelId, Request, Sampling
@@ -288,8 +288,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) -> None:
     path = write(mine, (form("一"), GOOD), (form("二"), GOOD))
-    with pytest.raises(SystemExit, match="0"):
-        command_line.main(["recordings", "check"])
+    assert care.main("check") == 0
     assert "raw/recordings/local/s/w0.jsonl: 2 recordings\n" in capsys.readouterr().out
     good = {"v": 2, "key": key_of({}), "form": {}, "value": GOOD}
     for strange in ({"value": "好"}, {"value": {**GOOD, "outcome": "fine"}}, {"key": "0" * 64}):
@@ -297,8 +296,7 @@ def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) 
     long = {"l": np.array([1, 1], np.float16)}
     recordings.write_vectors(mine / "embedding" / "m" / "b.npz", long)
     (mine / "s" / "w1.jsonl").write_text("damaged\n")
-    with pytest.raises(SystemExit, match="1"):
-        command_line.main(["recordings", "check"])
+    assert care.main("check") == 1
     problems = [line for line in capsys.readouterr().out.split("\n") if line.startswith("PROBLEM")]
     wanted = ["no text", "outcome 'fine'", "does not belong", "line 1 is damaged", "length 1.41"]
     assert len(problems) == 5 and all(words in "\n".join(problems) for words in wanted)
@@ -310,15 +308,15 @@ def test_a_run_becomes_tracked_recordings_of_the_replies_that_it_used(mine: Path
     run, tracked = tmp_path / "processed" / "local-0a1b2c3d", tmp_path / "example" / "recordings"
     rows(mine, ["a", "aa"], Encoder())
     files.write_json(run / "usage" / "s.keys.json", sorted(map(key_of, forms[:3])))
-    told = list(recordings.promote(run, mine))
+    told = list(care.promote(run, mine))
     assert told == ["2 new vectors -> org__one@1", "3 of 3 replies -> s"]
     assert len(Recordings("s", [tracked])._values) == 3
     before = {path: path.read_bytes() for path in tracked.rglob("*.*") if path.is_file()}
     rows(mine, ["aaa"], Encoder())
-    list(recordings.promote(run, mine))
+    list(care.promote(run, mine))
     assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
     shards = tracked / "embedding" / "org__one@1"
     assert [set(read_vectors(shards / f"example-{n}.npz")) for n in (1, 2)] == [{"a", "aa"}, {"aaa"}]
     files.write_json(run / "usage" / "other.keys.json", ["k"])
     with pytest.raises(RecordingError, match="none of the 1 replies of other"):
-        list(recordings.promote(run, mine))
+        list(care.promote(run, mine))

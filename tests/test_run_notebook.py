@@ -35,13 +35,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
     """A run of three made-up notebooks: `two` and `three` follow `one`."""
     monkeypatch.setattr(paths, "notebooks", tmp_path / "notebooks")
     paths.notebooks.mkdir()
-    made = {"one": Stage(), "two": Stage(("one",)), "three": Stage(("one",))}
+    made = {"one": Stage((), ("memes.parquet",)), "two": Stage(("one",)), "three": Stage(("one",))}
     monkeypatch.setattr(run_notebook, "STAGES", made)
     run_notebook.lessons.cache_clear()
     for name in made:
         notebook(name, "from memecmd_utils import schemas\nprint(run_name)")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "memes.parquet").touch()
     run = runs.Run("made", load_profile("example"), tmp_path / "run", tmp_path / "report")
-    run.folder.mkdir()
     (run.folder / "profile.yaml").touch()
     run_notebook.note_inputs(run)
     yield run
@@ -60,6 +61,9 @@ def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.
     assert run_notebook.out_of_date(run) == ["one", "two", "three"]
     run_notebook.run_stages(run, ["one", "two", "three"], PARAMETERS)
     assert run_notebook.out_of_date(run) == []
+    (run.folder / "memes.parquet").rename(run.folder / "moved")
+    assert run_notebook.out_of_date(run) == ["one", "two", "three"], "what it wrote is gone"
+    (run.folder / "moved").rename(run.folder / "memes.parquet")
     executed = nbformat.read(run.report / "two.ipynb", as_version=4)
     assert executed.cells[-1].outputs[0].text == "made\n" and "papermill" not in executed.metadata
     later = time.time() + 100
