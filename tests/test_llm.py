@@ -233,7 +233,7 @@ def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_rec
     store = Recordings("s", [tmp_path], tmp_path)
     asking = Chat(backend, store, concurrency=3, budget=Budget(max_calls=4))
     with pytest.raises(BudgetReached, match=r"max_calls=4 reached.*run again"):
-        chat.run(asking.side_by_side([asking.ask(request(n), parse) for n in range(9)]))
+        chat.run(asking.side_by_side(asking.ask(request(n), parse) for n in range(9)))
     assert len(backend.requests) == 4 == len(store.fresh_keys)
     assert chat.run(asking.side_by_side([asking.ask(request(0), parse)]))[0].value, "the chat goes on"
 

@@ -112,18 +112,12 @@ NOTES = b"\n## Notes after the fact\n"
 """What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
 
 
-def text_hashes(folder: Path = paths.example) -> dict[str, str]:
-    """SHA-256 of every frozen text of the example corpus that is there (`TEXT_HASHES.json` names them)."""
-    there = [folder / name for name in _frozen(folder) if (folder / name).is_file()]
-    texts = {path.name: path.read_bytes().partition(NOTES)[0] for path in there}
-    return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
-
-
 def changed_texts(folder: Path = paths.example) -> list[str]:
-    """Files that differ from what was frozen before their first scoring."""
-    now = text_hashes(folder)
-    return sorted(name for name, digest in _frozen(folder).items() if now.get(name) != digest)
+    """Files that differ from what was frozen before their first scoring (`TEXT_HASHES.json` names them)."""
 
+    def digest(path: Path) -> str:
+        text = path.read_bytes() if path.is_file() else b""
+        return hashlib.sha256(text.partition(NOTES)[0]).hexdigest()
 
-def _frozen(folder: Path) -> dict[str, str]:
-    return json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
+    frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
+    return sorted(name for name, sha256 in frozen.items() if digest(folder / name) != sha256)

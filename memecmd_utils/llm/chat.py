@@ -11,7 +11,6 @@ All three are in the usage of a run as "tried again".
 """
 
 import asyncio
-import inspect
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterable
@@ -31,7 +30,6 @@ from memecmd_utils.llm.types import (
     Answer,
     Backend,
     BrokenRules,
-    CutReply,
     EndpointError,
     Message,
     Reply,
@@ -137,39 +135,27 @@ class Chat:
         `work` is drawn from as places become free. On the first fault no further request goes out, but those
         under way are waited for and recorded, because they are paid for.
         """
-        tasks: list[asyncio.Task[T]] = []
+        results: dict[int, T] = {}
+        waiting = enumerate(work)
         self._side_by_side += 1
-        work, places = iter(work), asyncio.Semaphore(self.concurrency)
 
-        async def in_a_place(item: Awaitable[T]) -> T:
+        async def place() -> None:
             try:
-                return await item
+                while self._fault is None and (item := next(waiting, None)) is not None:
+                    results[item[0]] = await item[1]
             except Exception as error:
                 self._fault = self._fault or error
-                raise
-            finally:
-                places.release()
 
         try:
-            while True:
-                await places.acquire()
-                self._stop_after_fault()
-                if (item := next(work, None)) is None:
-                    break
-                tasks.append(asyncio.ensure_future(in_a_place(item)))
-            return await asyncio.gather(*tasks)
-        except Exception as error:
-            self._fault = self._fault or error
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise self._fault from None
+            async with asyncio.TaskGroup() as places:
+                for _ in range(self.concurrency):
+                    places.create_task(place())
+            if self._fault is not None:
+                raise self._fault
+            return [results[number] for number in sorted(results)]
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._side_by_side -= 1
             self._fault = self._fault if self._side_by_side else None
-            for item in () if inspect.isgenerator(work) else work:
-                item.close()
 
     def _stop_after_fault(self) -> None:
         if self._fault is not None:
@@ -311,7 +297,7 @@ def _lost(reply: Reply, asked: Request, answer: Answer, error: UnusableReply | N
         return "" if thought and reply.finish_reason == "length" else "empty reply"
     if garbled(reply.text) or "\ufffd" in reply.text:
         return "garbled reply"
-    return "cut reply" if isinstance(error, CutReply) or _is_cut(reply, asked) else ""
+    return "cut reply" if str(error) == "cut off" or _is_cut(reply, asked) else ""
 
 
 def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:

@@ -46,22 +46,17 @@ def render_examples(name: str) -> list[tuple[str, str]]:
 
 def prompt_sha256(*names: str) -> str:
     """SHA-256 of prompt files and the files they include: what `prompt_sha256` of a record means."""
-    digest = hashlib.sha256()
-    for name in names:
-        _add(f"{name}.j2", digest)
+    digest, files = hashlib.sha256(), [f"{name}.j2" for name in names]
+    while files:
+        text = (paths.prompts / files.pop(0)).read_bytes()
+        digest.update(text)
+        files = [*_included(text), *files]
     return digest.hexdigest()
 
 
-def _add(file: str, digest: Any) -> None:
-    text = (paths.prompts / file).read_bytes()
-    digest.update(text)
-    for other in _included(text.decode()):
-        _add(other, digest)
-
-
 @lru_cache(maxsize=256)
-def _included(text: str) -> list[str]:
-    return [other for other in meta.find_referenced_templates(_environment().parse(text)) if other]
+def _included(text: bytes) -> list[str]:
+    return [other for other in meta.find_referenced_templates(_environment().parse(text.decode())) if other]
 
 
 def fence(text: str) -> str:

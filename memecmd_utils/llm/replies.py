@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from memecmd_utils.llm.types import CutReply, Reply, UnusableReply
+from memecmd_utils.llm.types import Reply, UnusableReply
 
 T = TypeVar("T", bound=BaseModel)
 TOKEN = (
@@ -115,7 +115,7 @@ def structured(reply: Reply, schema: type[T]) -> T:
     if objects := _objects(text):
         return _checked(objects[-1], schema)
     if reply.finish_reason == "length" or any(text.count(a) > text.count(b) for a, b in ("{}", "[]")):
-        raise CutReply()
+        raise UnusableReply("cut off")
     value = _checked(_repaired(text), schema)
     if not all(inner in text for inner in _texts(value.model_dump())):
         raise UnusableReply("repaired text")
@@ -190,7 +190,7 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
         if not _visible(text) or text.startswith("```"):
             continue
         if reply.finish_reason == "length" and line.splitlines() == [line]:  # no line break after it
-            raise CutReply()
+            raise UnusableReply("cut off")
         if UNWRITABLE.search(text):
             raise UnusableReply("unreadable text")
         return text

@@ -169,13 +169,6 @@ class UnusableReply(ValueError):
         self.reason, self.details = reason, details
 
 
-class CutReply(UnusableReply):
-    """Raised by a parser: the reply breaks off, in whatever way the server says so or does not."""
-
-    def __init__(self) -> None:
-        super().__init__("cut off")
-
-
 class BrokenRules(UnusableReply):
     """Raised by a parser of utterances: usable at need, but it breaks the named rules.
 
