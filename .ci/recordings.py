@@ -15,7 +15,7 @@ import numpy as np
 
 from memecmd_utils import runs, settings
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.recordings import (
+from memecmd_utils.llm.recordings import (
     NORM_TOLERANCE,
     REPLIES,
     Outcome,

@@ -243,7 +243,7 @@ def fetch_news(choice: Choice) -> None:
 @click.argument("model")
 def fetch_local_llm(model: str) -> None:
     """Install the local engine and the weights of one model."""
-    from memecmd_utils import local_model as local
+    from memecmd_utils.llm import local_model as local
 
     path = local.install(model)
     weights, *_ = local.find(model)

@@ -18,9 +18,9 @@ from memecmd_utils import annotation, files, judges, runs, schemas
 from memecmd_utils.files import MemecmdError, StageOutputError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm.endpoint import OpenAIBackend, read_reply
+from memecmd_utils.llm.recordings import key_of
 from memecmd_utils.llm.spending import Budget
 from memecmd_utils.llm.types import UNRECORDED, Reply, Request
-from memecmd_utils.recordings import key_of
 from memecmd_utils.settings import Endpoint
 
 URL = "/v1/chat/completions"

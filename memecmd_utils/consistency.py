@@ -9,7 +9,7 @@ import pandas as pd
 
 from memecmd_utils import fetch, statistics
 from memecmd_utils.embedders import DualEncoder, RecordedEmbedder
-from memecmd_utils.recordings import normalise
+from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
 from memecmd_utils.settings import Profile

@@ -9,11 +9,11 @@ import platform
 from collections.abc import Iterator
 
 from memecmd_utils import drawing, runs
-from memecmd_utils import local_model as local
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import authored
+from memecmd_utils.llm import local_model as local
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
 from memecmd_utils.settings import Endpoint, Profile, ProfileError, load_profile, parse_settings
 

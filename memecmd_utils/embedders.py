@@ -17,7 +17,7 @@ import numpy as np
 from memecmd_utils import pictures
 from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm.embedding import EndpointEmbedder, Side
-from memecmd_utils.recordings import RecordedVectors, recorded_names
+from memecmd_utils.llm.recordings import RecordedVectors, recorded_names
 from memecmd_utils.settings import Profile
 
 DIGITS = 12  # hex digits of a revision or hash in a name

@@ -17,14 +17,15 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, Field, create_model
 
-from memecmd_utils import consistency, files, local_model, statistics, tables
+from memecmd_utils import consistency, files, statistics, tables
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm import local_model, prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
+from memecmd_utils.llm.recordings import is_answer, key_of
 from memecmd_utils.llm.types import (
     NO,
     UNRECORDED,
@@ -38,7 +39,6 @@ from memecmd_utils.llm.types import (
     UnusableReply,
     plain_word,
 )
-from memecmd_utils.recordings import is_answer, key_of
 from memecmd_utils.retrieval import halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating

@@ -26,8 +26,8 @@ from PIL import Image
 
 from memecmd_utils import files, pictures, statistics
 from memecmd_utils.files import cores, paths
+from memecmd_utils.llm.recordings import TextCache
 from memecmd_utils.pictures import ImageRejected, LibraryError, decode
-from memecmd_utils.recordings import TextCache
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
 

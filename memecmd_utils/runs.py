@@ -17,10 +17,10 @@ from memecmd_utils.llm.authored import AuthoredBackend
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
+from memecmd_utils.llm.local_model import LocalServer
+from memecmd_utils.llm.recordings import Recordings, TextCache
 from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
 from memecmd_utils.llm.types import Backend, EndpointError
-from memecmd_utils.local_model import LocalServer
-from memecmd_utils.recordings import Recordings, TextCache
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from memecmd_utils.embedders import (
 )
 from memecmd_utils.llm import embedding
 from memecmd_utils.llm.embedding import EndpointEmbedder
+from memecmd_utils.llm.recordings import RecordedVectors, normalise
 from memecmd_utils.llm.spending import Budget, Spent
 from memecmd_utils.llm.types import BudgetReached, EndpointError
-from memecmd_utils.recordings import RecordedVectors, normalise
 from memecmd_utils.settings import Endpoint, load_profile
 
 COMMIT = "c0ffee" * 6 + "0123"

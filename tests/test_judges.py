@@ -15,8 +15,6 @@ import pytest
 from scripted import ScriptedBackend
 
 from memecmd_utils import judges, settings
-from memecmd_utils import local_model as local
-from memecmd_utils import recordings as rec
 from memecmd_utils.files import paths
 from memecmd_utils.judges import (
     CENTRED,
@@ -34,9 +32,11 @@ from memecmd_utils.judges import (
     Judge,
 )  # fmt: skip
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import local_model as local
+from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.llm.types import ModelId, Reply, UnusableReply
-from memecmd_utils.recordings import Recordings
 from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.statistics import Estimate

@@ -15,6 +15,7 @@ from scripted import ScriptedBackend
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, chat, prompts, replies
 from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, Progress
+from memecmd_utils.llm.recordings import RecordingMiss, Recordings
 from memecmd_utils.llm.spending import Budget
 from memecmd_utils.llm.types import (
     Answer,
@@ -26,7 +27,6 @@ from memecmd_utils.llm.types import (
     Request,
     UnusableReply,
 )
-from memecmd_utils.recordings import RecordingMiss, Recordings
 from memecmd_utils.schemas import Text
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from memecmd_utils import files
-from memecmd_utils import local_model as local
 from memecmd_utils.dialogue import from_news, generate
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.local_model import LocalModelError, LocalServer
-from memecmd_utils.recordings import read_file
+from memecmd_utils.llm import local_model as local
+from memecmd_utils.llm.local_model import LocalModelError, LocalServer
+from memecmd_utils.llm.recordings import read_file
 from memecmd_utils.runs import open_run
 from memecmd_utils.schemas import Dialogue
 
@@ -156,7 +156,7 @@ def test_a_real_model_talks_is_recorded_and_replayed(
 def test_the_server_ends_with_its_block_and_with_its_process() -> None:
     code = (
         "import os\n"
-        "from memecmd_utils import local_model as local_llm\n"
+        "from memecmd_utils.llm import local_model as local_llm\n"
         "def threads():\n"
         "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
         "for _ in range(2):\n"  # ended at once, as in a run that only replays

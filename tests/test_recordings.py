@@ -14,10 +14,10 @@ import pytest
 import recordings as care
 from pydantic import BaseModel
 
-from memecmd_utils import files, recordings
+from memecmd_utils import files
 from memecmd_utils.files import paths
-from memecmd_utils.llm.types import Image, Message, ModelId, Request, Sampling
-from memecmd_utils.recordings import (
+from memecmd_utils.llm import recordings
+from memecmd_utils.llm.recordings import (
     RecordedVectors,
     RecordingError,
     Recordings,
@@ -26,6 +26,7 @@ from memecmd_utils.recordings import (
     read_vectors,
     write_file,
 )
+from memecmd_utils.llm.types import Image, Message, ModelId, Request, Sampling
 
 GOOD = {"text": "好", "outcome": "accepted", "attempts": 1}
 REFUSED = {"text": "", "outcome": "refusal", "attempts": 5, "reason": "the model refused"}
@@ -88,7 +89,7 @@ def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path: Path, bad: b
 WRITER = """
 import sys
 from pathlib import Path
-from memecmd_utils.recordings import Recordings
+from memecmd_utils.llm.recordings import Recordings
 store = Recordings("s", [], Path(sys.argv[1]))
 with store.writing():
     print(len(store._values), flush=True)

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from memecmd_utils import files, local_model, release, report, runs, schemas
+from memecmd_utils import files, release, report, runs, schemas
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import local_model
 
 TRACKED = report.read_numbers(paths.reports)
 PAGES = [paths.root / name for name in report.PAGES]

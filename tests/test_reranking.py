@@ -15,7 +15,7 @@ from memecmd_utils import files, reranking, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.recordings import Recordings
+from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.reranking import RankedChat, choice_request
 
 IDS = [f"m{number}" for number in range(8)]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import recordings as recordings_store
 from memecmd_utils import runs
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
+from memecmd_utils.llm import recordings as recordings_store
 from memecmd_utils.llm.types import EndpointError, Message, Request
 from memecmd_utils.runs import Run, StageMissing, open_run, prices
 

@@ -18,7 +18,7 @@ from memecmd_utils import settings
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import types
 from memecmd_utils.llm.endpoint import OpenAIBackend
-from memecmd_utils.recordings import Recordings
+from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.settings import Endpoint
 
 ECHO = f"headers: {{'authorization': 'Bearer {KEY}', 'x-key': '{KEY}'}}"

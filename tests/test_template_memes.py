@@ -31,9 +31,9 @@ from memecmd_utils import fetch
 from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
 from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
-from memecmd_utils.recordings import normalise
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError
 from memecmd_utils.template_memes import data_sets, filter, prompts, readings

@@ -19,9 +19,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from memecmd_utils import recordings as rec
 from memecmd_utils.files import TERMINAL_VARIABLE
 from memecmd_utils.llm import prompts
+from memecmd_utils.llm import recordings as rec
+from memecmd_utils.llm.recordings import Outcome
 from memecmd_utils.llm.replies import garbled
 from memecmd_utils.llm.spending import Budget, Usage
 from memecmd_utils.llm.types import (
@@ -36,7 +37,6 @@ from memecmd_utils.llm.types import (
     Request,
     UnusableReply,
 )
-from memecmd_utils.recordings import Outcome
 
 T = TypeVar("T")
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})

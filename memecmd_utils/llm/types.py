@@ -7,9 +7,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from memecmd_utils import recordings as rec
 from memecmd_utils.files import MemecmdError
-from memecmd_utils.recordings import Outcome
+from memecmd_utils.llm import recordings as rec
+from memecmd_utils.llm.recordings import Outcome
 
 T = TypeVar("T")
 UNRECORDED: Outcome = "unrecorded"

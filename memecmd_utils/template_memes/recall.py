@@ -16,7 +16,7 @@ import pandas as pd
 from memecmd_utils import fetch, statistics
 from memecmd_utils.embedders import DualEncoder, ModelMissing
 from memecmd_utils.files import paths
-from memecmd_utils.recordings import RecordingMiss, normalise
+from memecmd_utils.llm.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.settings import MtrclipSettings

@@ -195,7 +195,7 @@ def orchestration() -> Iterator[Figure]:
     from memecmd_utils import dialogue, llm
     from memecmd_utils.llm.chat import Chat
     from memecmd_utils.llm.endpoint import OpenAIBackend
-    from memecmd_utils.recordings import Recordings
+    from memecmd_utils.llm.recordings import Recordings
     from memecmd_utils.settings import Endpoint, Profile
 
     profile = Profile.model_validate({"name": "made", "models": {"llm": "openai", "mode": "auto"}})

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 
 from memecmd_utils import schemas
 from memecmd_utils.files import paths
-from memecmd_utils.recordings import read_file
+from memecmd_utils.llm.recordings import read_file
 
 HERE = Path(__file__).resolve().parent
 USD_IN, USD_OUT = 2.5, 10.0

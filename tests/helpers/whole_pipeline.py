@@ -23,7 +23,7 @@ from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image, ImageDraw
 
 from memecmd_utils.library import RapidOcr
-from memecmd_utils.recordings import Recordings, TextCache
+from memecmd_utils.llm.recordings import Recordings, TextCache
 
 STAGES = (
     "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval",
