@@ -110,15 +110,15 @@ site: $(READY)
 
 #+ Take the READMEs' screenshots of the example's page (maintainers; needs Chromium)
 page-pictures: $(READY)
-	MEMECMD_REQUIRE_BROWSER=1 $(PY) tests/bench/page_pictures.py
+	MEMECMD_REQUIRE_BROWSER=1 $(PY) .ci/page_pictures.py
 
 #+ Measure speed and write reports/bench.md (some minutes); BENCH=slider measures one part again, BENCH=paper_size all stages at the paper's size
 bench: $(READY)
-	$(PY) tests/bench/measure.py $(BENCH)
+	$(PY) .ci/measure.py $(BENCH)
 
 #+ Simulate how often intervals hold the truth, and write reports/coverage.md (a minute or two)
 coverage: $(READY)
-	$(PY) tests/bench/coverage.py reports/coverage.md
+	$(PY) .ci/coverage.py reports/coverage.md
 
 #+ Check style, import rules, types of the records, and that every import is declared
 lint: $(READY)

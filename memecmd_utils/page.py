@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from memecmd_utils import drawing, files, grades, pictures, release, report, retrieval, schemas
 from memecmd_utils.files import paths
-from memecmd_utils.llm import authored
+from memecmd_utils.llm import authored, spending
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.studies import landing
@@ -60,7 +60,7 @@ def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
         "scorer": consistency[0].scorer if consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records["annotations"]),
         "table_of": lambda name: table_of(run, name),
-        "outcomes": files.html_table(pd.DataFrame(run.outcomes())),
+        "outcomes": files.html_table(pd.DataFrame(spending.outcome_rows(run.folder))),
         "chats": chats,
         "n_dialogues": len(records["dialogues"]),
         "library": library,

@@ -124,15 +124,13 @@ def held(run_folder: Path) -> Iterator[None]:
     run_folder.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(run_folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        holding = lock.acquire(timeout=0)
     except filelock.Timeout:
-        said = "is being made by another process: waiting (Ctrl-C ends only that)"
-        print(f"run {run_folder.name} {said}", file=sys.stderr)
-        lock.acquire()
-    try:
+        held_by = "is being made by another process: waiting (Ctrl-C ends only that)"
+        print(f"run {run_folder.name} {held_by}", file=sys.stderr)
+        holding = lock.acquire()
+    with holding:
         yield
-    finally:
-        lock.release()
 
 
 def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) -> None:
@@ -202,15 +200,6 @@ def without_exercises(notebook: Any) -> Any:
     return notebook
 
 
-def check_complete(notebook: Any, name: str) -> None:
-    """Raise `NotebookFailed` where a code cell of an executed notebook has not run."""
-    for number, cell in enumerate(notebook.cells):
-        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
-            raise NotebookFailed(
-                f"{name}: cell {number} never ran; did an earlier one end the kernel (quit)?"
-            )
-
-
 def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     """Run one notebook with `parameters` and write the executed copy into the run's report.
 
@@ -243,7 +232,10 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
             request_save_on_cell_execute=run.profile.models.mode != "recorded",
         )
         executed = nbformat.read(working, as_version=4)
-        check_complete(executed, name)
+        for number, cell in enumerate(executed.cells):
+            if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
+                ended = "did an earlier one end the kernel (quit)?"
+                raise NotebookFailed(f"{name}: cell {number} never ran; {ended}")
     except papermill.PapermillExecutionError as error:
         working.replace(failed)
         said = f"cell {error.cell_index} raised {fault_of(error)}\n(see {failed})"

@@ -196,10 +196,6 @@ class Run:
             files.write_text(target.with_suffix(".md"), files.markdown(table))
             files.write_text(target.with_suffix(".tex"), files.latex(table))
 
-    def outcomes(self) -> list[dict[str, Any]]:
-        """What became of every question of the run: a row a stage, with all outcomes by name."""
-        return spending.outcome_rows(self.folder)
-
     def not_recorded(self) -> str:
         """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
         return spending.not_recorded(self.folder)

@@ -122,6 +122,11 @@ class Judge(Setting):
     local_model: str | None = None
     """Of a local judge; None: the profile's own."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
 
 class Filters(Setting):
     """What an image must be like to enter the library; every key can be left out."""
@@ -272,7 +277,7 @@ class RetrievalSettings(Setting):
 class EvaluationSettings(Setting):
     """Who judges the placed memes, on how many of them, and what is compared (stages 05 and 05b)."""
 
-    judges: list[Judge] = Field(["yes_no"], validate_default=True)
+    judges: Annotated[list[Judge], OneOrMore] = Field(["yes_no"], validate_default=True)
     judge_unit: Literal["dialogue", "meme"] = "meme"
     judge_contexts: int = Field(4, ge=1)
     judge_sample: int | None = Field(None, ge=1)
@@ -280,15 +285,6 @@ class EvaluationSettings(Setting):
     judge_checks: int = Field(0, ge=0)
     """Turns at which every judge is held against the ground truth, with hard negatives."""
     consistency: Literal["text", "cn_clip"] = "text"
-
-    @field_validator("judges", mode="before")
-    @classmethod
-    def _short_judges(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = [value]
-        if isinstance(value, list):
-            return [{"kind": item} if isinstance(item, str) else item for item in value]
-        return value
 
 
 class Cm50Settings(Setting):
@@ -318,7 +314,6 @@ class Profile(Setting):
 
     name: str
     _file: Path | None = PrivateAttr(None)
-    _as_in_file: bool = PrivateAttr(False)
     seed: int = Field(13, ge=0)
     library: LibrarySettings = Field({}, validate_default=True)
     dialogue: DialogueSettings = Field({}, validate_default=True)
@@ -348,7 +343,7 @@ class Profile(Setting):
         return changed
 
 
-# --- Names of settings: the full one such as retrieval.theta0, or an end of it that names one setting alone
+# --- Names of settings
 
 Place = tuple[str, ...]
 """Where a setting stands in a profile: ("retrieval", "theta0")."""
@@ -369,25 +364,23 @@ def _places(model: type[BaseModel], above: Place = ()) -> Iterator[Place]:
 
 
 PLACES = tuple(place for place in _places(Profile) if place != ("name",))
-
-
-def known_keys() -> list[str]:
-    """The full names of the settings that a profile and `SET=` may name, without those inside of others."""
-    return [".".join(place) for place in PLACES if place == ("seed",) or len(place) == 2]
+NAMES: dict[str, list[Place]] = {}
+"""The places that a name may mean: it is a full one, such as `retrieval.theta0`, or an end of one."""
+for _place in PLACES:
+    for _start in range(len(_place)):
+        NAMES.setdefault(".".join(_place[_start:]), []).append(_place)
+NAMES |= {"embedder": [("models", "embedder")], "judges": [("evaluation", "judges")]}  # not their endpoints
 
 
 def _place_of(key: str) -> Place:
-    """Where the setting `key` stands: its full name, or the end of one full name alone."""
-    parts = tuple(key.split("."))
-    ends = [place for place in PLACES if place[-len(parts) :] == parts]
-    short = [place for place in ends if len(place) <= 2 and place[0] not in ("cm50", "mtrclip")]
-    if not ends and len(parts) > 1:
-        return (*_place_of(".".join(parts[:-1])), parts[-1])
-    if parts in ends or not ends:
-        return parts
-    if len(ends) > 1 and len(short) != 1:
-        raise ProfileError(f"SET {key} may mean {' or '.join('.'.join(place) for place in ends)}: name one")
-    return (short or ends)[0]
+    """Where the setting `key` stands."""
+    places = NAMES.get(key)
+    if places is None:  # a part of a mapping such as `parameters`, or a name that is not known
+        group, _, last = key.rpartition(".")
+        return (*_place_of(group), last) if group else (last,)
+    if len(places) > 1:
+        raise ProfileError(f"SET {key} may mean {' or '.join(map('.'.join, places))}: name one")
+    return places[0]
 
 
 def parse_settings(text: str) -> dict[str, Any]:
@@ -397,22 +390,15 @@ def parse_settings(text: str) -> dict[str, Any]:
     {'n_news': 1, 'sources': ['a dir', 'b'], 'mtrclip.tune': True}
     """
     settings: dict[str, Any] = {}
+    word = text
     try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ProfileError(f"SET cannot be split like a shell line ({error}): {text}") from error
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ProfileError(f"SET needs key=value, got {word!r}")
-        if not value:
-            raise ProfileError(f"SET {key} has no value: give one, or null for none")
-        if key in settings:
-            raise ProfileError(f"SET names {key} twice")
-        try:
+        for word in shlex.split(text):
+            key, _, value = word.partition("=")
+            if not key or not value or key in settings:
+                raise ValueError("each setting stands there once, as key=value or key=null")
             settings[key] = yaml.safe_load(value)
-        except NOT_YAML as error:
-            raise ProfileError(f"SET {key}: {value!r} is not YAML") from error
+    except NOT_YAML as error:
+        raise ProfileError(f"SET cannot be read at {word!r}: {' '.join(str(error).split())}") from error
     return settings
 
 
@@ -447,7 +433,7 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     if "name" in merged:
         raise ProfileError("'name' cannot be set: a profile is named by its file")
     profile = _validated({"name": path.stem, **merged})
-    profile._file, profile._as_in_file = path, not settings
+    profile._file = path
     return profile
 
 
@@ -475,11 +461,12 @@ GENERATED = ("news", "feeds", "n_news", "n_role_pairs", "scenarios_per_pair", "s
 def _check_own_dialogues(values: Mapping[str, Any]) -> None:
     """Raise `ProfileError` where a file, or `SET=`, names dialogues of one's own and how to generate some."""
     group = values.get("dialogue")
-    group = group if isinstance(group, dict) else {}
-    dropped = [key for key in GENERATED if group.get(key)]
-    if dropped and group.get("dialogues"):
-        named = " and ".join(dropped)
-        raise ProfileError(f"`dialogues` takes the place of generated dialogues: leave out {named}")
+    if isinstance(group, dict) and group.get("dialogues"):
+        dropped = [key for key in GENERATED if group.get(key)]
+        if dropped:
+            raise ProfileError(
+                f"`dialogues` takes the place of generated dialogues: leave out {' and '.join(dropped)}"
+            )
 
 
 def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -523,7 +510,10 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"unknown key {where!r}")
         elif problem["type"] != "default_factory_not_called":
             lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
-    return "\n".join([*lines, *(["known keys: " + ", ".join(known_keys())] if is_unknown else [])])
+    if is_unknown:  # all but the parts of other settings
+        known = (".".join(place) for place in PLACES if place == ("seed",) or len(place) == 2)
+        lines.append(f"known keys: {', '.join(known)}")
+    return "\n".join(lines)
 
 
 ALTERNATIVES = ("float", "int", "str", "literal['auto']")
@@ -570,8 +560,6 @@ def is_as_shipped(profile: Profile) -> bool:
 
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
-    if profile._as_in_file:
-        return profile.name
     digest = _different(profile, load_profile(str(profile._file or profile.name)))
     return f"{profile.name}-{digest[:8]}" if digest else profile.name
 

@@ -84,7 +84,7 @@ def test_with_nothing_given_each_cell_says_in_a_line_what_it_needs(checkout: Pat
     done = Outcome(checkout, "")
     assert 'SET="imgflip=PATH"' in done.said and 'SET="published=PATH"' in done.said
     for name in NOTEBOOKS:
-        assert lesson_shape.odd_tables(done.report / f"{name}.ipynb") == []
+        lesson_shape.check(done.report / f"{name}.ipynb", pictures=False)
         assert "Empty DataFrame" not in done.shown(name) and done.shown(name).count(NOT_COMPUTED) >= 5
     assert done.memes == done.readings == []
     assert "nothing to do" in command(checkout, "reproduce", "--templates", MEMECMD_OFFLINE="1").stdout

@@ -1,6 +1,6 @@
 """How often do the intervals of `statistics` hold the truth? A table of made-up worlds, few dialogues too.
 
-    python tests/bench/coverage.py reports/coverage.md
+    python .ci/coverage.py reports/coverage.md
 
 A few minutes. `tests/test_statistics.py` asks a few of these worlds, with fewer replications.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
 from simulated import Dialogues, World, worlds
 

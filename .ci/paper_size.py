@@ -1,7 +1,7 @@
 """A simulated run at the paper's size, from pictures to page and release: time and memory of each stage.
 
     make bench BENCH=paper_size               # 6,023 pictures and all dialogues, into reports/bench.md
-    python tests/bench/paper_size.py 200 60   # so many pictures and dialogues, printed only
+    python .ci/paper_size.py 200 60   # so many pictures and dialogues, printed only
 
 Every model answers from a server of its own on the loopback address: chat, judge with screenshots, vectors of
 as many numbers as MiniCPM-Embedding's. The profile is `paper` without what needs torch, and with a threshold
@@ -24,7 +24,7 @@ import psutil
 import yaml
 from PIL import Image, ImageDraw, ImageFont
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
 import stage_run
 from fault_replies import SLOTS
@@ -98,6 +98,7 @@ class Watch(threading.Thread):
         self.stages: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.is_file() else {}
 
     def run(self) -> None:
+        """Look every half second until the process has ended."""
         last = time.monotonic()
         while not self.ended.wait(EVERY_S):
             now, row = time.monotonic(), self.stages.setdefault(self.stage, {"seconds": 0.0, "peak": 0.0})

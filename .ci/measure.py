@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 
 from memecmd_utils import files, retrieval
 from memecmd_utils.files import paths

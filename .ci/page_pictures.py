@@ -1,4 +1,4 @@
-"""Pictures of page and lessons for the READMEs: `python tests/bench/page_pictures.py [PAGE] [FOLDER]`.
+"""Pictures of page and lessons for the READMEs: `python .ci/page_pictures.py [PAGE] [FOLDER]`.
 
 They depend on the fonts and the version of the browser, so they are taken by hand and nothing compares them.
 """
