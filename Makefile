@@ -94,11 +94,11 @@ verify: $(READY)
 
 #+ Copy the example run's numbers and pictures into reports/ for the README
 refresh-tracked: $(READY)
-	@$(MEMECMD) tracked refresh
+	@$(PY) .ci/tracked.py refresh
 
 #+ Compare the example run with the tracked numbers, placements and pictures
 compare-tracked: $(READY)
-	@$(MEMECMD) tracked compare
+	@$(PY) .ci/tracked.py compare
 
 #+ Verify the tracked recordings and those of PROFILE, line by line
 recordings-check: $(READY)

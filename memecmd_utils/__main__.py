@@ -250,25 +250,6 @@ def fetch_local_llm(model: str) -> None:
     click.echo(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
 
 
-# --- tracked results --------------------------------------------------------------------------------
-
-
-@cli.command()
-@click.argument("action", type=click.Choice(["refresh", "compare"]))
-def tracked(action: str) -> None:
-    """Copy the example run's numbers and pictures into reports/, or compare the run with them."""
-    from memecmd_utils import report
-
-    if action == "refresh":
-        click.echo("\n".join(str(path.relative_to(paths.root)) for path in report.refresh()))
-        return
-    differences = report.compare()
-    for line in differences:
-        click.echo(line)
-    click.echo(f"{len(differences)} differences" if differences else "the run equals the tracked results")
-    sys.exit(1 if differences else 0)
-
-
 # --- one line for what a user can mend --------------------------------------------------------------
 
 

@@ -1,14 +1,14 @@
 """Consistency of a placed meme with a text: 50 (cos + 1), of MemeCMD (2507.00891), Section 5.2, Eq. 26."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from memecmd_utils import fetch, statistics
-from memecmd_utils.embedders import DualEncoder, RecordedEmbedder
+from memecmd_utils.embedders import DualEncoder
 from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
@@ -24,44 +24,14 @@ def score(cosine: np.ndarray | float) -> np.ndarray | float:
     return 50.0 * (np.clip(cosine, -1.0, 1.0) + 1.0)
 
 
-class TextScorer:
-    """Meme text against utterance under an embedder that took no part in retrieval (offline stand-in).
+class Scorer(NamedTuple):
+    """Encodes memes and texts into one space: unit vectors [n, dim]."""
 
-    This is text consistency, not the paper's cross-modal score; its name says so in every table.
-    """
-
-    def __init__(self, embedder: RecordedEmbedder, retrieval_embedder: str) -> None:
-        if embedder.name == retrieval_embedder:
-            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
-        self._embedder = embedder
-        self.name = f"text:{embedder.name}"
-
-    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
-        """Rows of memes' words, [n, dim]."""
-        return self._embedder.encode([meme_words(meme) for meme in memes], "document")
-
-    def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Rows of texts, [n, dim]."""
-        return self._embedder.encode(list(texts), "document")
-
-
-class PictureScorer:
-    """A meme's picture against the utterance under Chinese-CLIP: the paper's cross-modal score."""
-
-    def __init__(self, encoder: DualEncoder, picture_of: Callable[[Meme], Path]) -> None:
-        self._encoder, self._picture_of, self.name = encoder, picture_of, encoder.name
-
-    def memes(self, memes: Sequence[Meme]) -> np.ndarray:
-        """Rows of memes' pictures, [n, dim]."""
-        return normalise(self._encoder.encode_images([self._picture_of(meme) for meme in memes]))
-
-    def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Rows of texts, [n, dim]."""
-        return normalise(self._encoder.encode_texts(texts))
-
-
-Scorer = TextScorer | PictureScorer
-"""Encodes memes and texts into one space: unit vectors [n, dim]."""
+    name: str
+    memes: Callable[[Sequence[Meme]], np.ndarray]
+    texts: Callable[[Sequence[str]], np.ndarray]
+    can_score: Callable[[Meme], bool]
+    """Whether there is something of a meme that can be encoded."""
 
 
 def meme_words(meme: Meme) -> str:
@@ -70,20 +40,33 @@ def meme_words(meme: Meme) -> str:
 
 
 def open_scorer(run: Run) -> Scorer:
-    """What measures consistency: Chinese-CLIP on the pictures, or the embedder that chose no meme."""
+    """Chinese-CLIP on the pictures (the paper's cross-modal score), or an embedder on memes' words.
+
+    The latter is a stand-in without weights: text consistency, and its name says so in every table. An
+    embedder that chose the memes is refused (`ValueError`).
+    """
     models = run.profile.models
     if run.profile.evaluation.consistency == "text":
-        return TextScorer(run.embedder(models.consistency_embedder), run.embedder_name())
+        embedder = run.embedder(models.consistency_embedder)
+        if embedder.name == run.embedder_name():
+            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
+        encode = partial(embedder.encode, side="document")
+        return Scorer(
+            f"text:{embedder.name}",
+            lambda memes: encode([meme_words(meme) for meme in memes]),
+            encode,
+            lambda meme: bool(meme_words(meme)),
+        )
     # A replay computes what is not recorded, but fetches no weights for it.
     download = fetch.may_fetch() and models.mode != "recorded"
     write_dir = run.write_dir if run.computes else None
     encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, run.computes, download)
-    return PictureScorer(encoder, lambda meme: run.read(meme.file))
-
-
-def can_score(scorer: Scorer, meme: Meme) -> bool:
-    """Whether there is something of a meme that the scorer can encode."""
-    return isinstance(scorer, PictureScorer) or bool(meme_words(meme))
+    return Scorer(
+        encoder.name,
+        lambda memes: normalise(encoder.encode_images([run.read(meme.file) for meme in memes])),
+        lambda texts: normalise(encoder.encode_texts(texts)),
+        lambda meme: True,
+    )
 
 
 def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
@@ -130,7 +113,7 @@ def measure_consistency(
     Memes without any words are left out, save for a scorer of pictures.
     """
     scorer, profile = open_scorer(run), run.profile
-    able = [placed for placed in placements if can_score(scorer, memes[placed.meme_id])]
+    able = [placed for placed in placements if scorer.can_score(memes[placed.meme_id])]
     pairs = text_pairs(able, dialogues, profile)
     scores = score_pairs([(placed.meme_id, text) for placed, _, text in pairs], memes, scorer)
     return [

@@ -585,7 +585,7 @@ def _score_without_asking(
     scorer = consistency.open_scorer(run)
     for later, name in enumerate(("u_t", "u_t+1")):
         texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
-        able = [bool(text) and consistency.can_score(scorer, data.memes[item.meme_id])
+        able = [bool(text) and scorer.can_score(data.memes[item.meme_id])
                 for item, text in zip(items, texts, strict=True)]  # fmt: skip
         pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
         scores = iter(consistency.score_pairs(pairs, data.memes, scorer))

@@ -1,30 +1,49 @@
-"""Stage 06: what a run found as numbers, tables, figures and a release; the results kept in `reports/`."""
+"""Stage 06: a run's numbers, tables, Figure 5, release, and its page: one HTML file that opens on a chat.
 
-import csv
+All words of the page stand in `html/index.html.j2` and its parts.
+"""
+
+import base64
+import hashlib
 import json
-import math
-import re
-import shutil
+import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import jinja2
 import numpy as np
 import pandas as pd
 import yaml
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import benchmark, drawing, files, release, schemas, statistics, tables
-from memecmd_utils import grades as graded
+from memecmd_utils import (
+    benchmark,
+    drawing,
+    files,
+    grades,
+    pictures,
+    release,
+    retrieval,
+    schemas,
+    statistics,
+    tables,
+)
 from memecmd_utils.drawing import canvas, style
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import paths
+from memecmd_utils.llm import authored, spending
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.splits import splits_of_run
+from memecmd_utils.splits import UNTOUCHED, splits_of_run
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import landing
+
+Records = Mapping[str, Sequence[Any]]
+"""By table, as of `records_of`."""
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
@@ -33,7 +52,7 @@ def records_of(run: Run) -> dict[str, list[Any]]:
     """The records that page and release hold, by table; of unsafe memes only what a release names."""
     memes, annotations = release.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
     dialogues = run.load(schemas.Dialogue)
-    truth = graded.truth_of_run(run.profile, dialogues, memes)
+    truth = grades.truth_of_run(run.profile, dialogues, memes)
     return {
         "memes": memes,
         "annotations": annotations,
@@ -51,13 +70,7 @@ def write_numbers(run: Run) -> dict[str, Any]:
     # What page and READMEs quote of the ground truth and of the studies.
     quoted = ("claims", "ablation", "threshold", "threshold_minus")
     numbers = {
-        **tables.counts(
-            run.profile,
-            records["memes"],
-            records["dialogues"],
-            records["placements"],
-            run.load(schemas.Rating),
-        ),
+        **tables.counts(run.profile, records, run.load(schemas.Rating)),
         "gates": run.load_json("gates.json"),
         **{name: rows for name, rows in measured.items() if name != "trust"},
         "ground_truth": {name: truth[name] for name in ("agreement", "retrieval") if name in truth},
@@ -71,29 +84,28 @@ def write_numbers(run: Run) -> dict[str, Any]:
     files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
     of_readme = shown_tables(numbers)
     if truth.get("retrieval"):
-        of_readme["retrieval"] = graded.short_table(truth, run.profile)
+        of_readme["retrieval"] = grades.short_table(truth, run.profile)
     run.save_tables(**{f"{name}_shown": table for name, table in of_readme.items()})
     return numbers
-
-
-def read_numbers(folder: Path) -> dict[str, Any]:
-    """The numbers that `write_numbers` wrote into a folder."""
-    text = (folder / "numbers.json").read_text(encoding="utf-8")
-    return json.loads(text, object_hook=statistics.from_json)
 
 
 def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
     """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
     names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-    truth = graded.truth_of_run(run.profile, records["dialogues"], records["memes"])
+    truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
     levels = {}
     for case in ("lands", "typical", "fails"):
         mine = [p for p in records["placements"] if (p.strategy, p.dialogue_id) == ("greedy", names[case])]
-        for row in statistics.rows(tables.levels(mine, truth)):
+        for row in tables.levels(mine, truth).to_dict("records"):
             levels[case] = {"dialogue": names[case], **row}
     return levels
 
 
+STRATEGIES = ("strategy", "memes", "fits", "lands", "nobody", "mean grade", "minus random")
+EFFECTS = ("effect", "metric", "comparison", "difference", "n", "dialogues", "p_holm")
+JUDGES = ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict")
+LANDING_FIRST = ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats")
+LANDING_MINUS = ("where", "who", "minus", "measure", "difference", "dialogues", "p")
 LANDING = (
     "memes", "ungraded", "fits", "lands", "mean grade", "specificity", "different", "repeats",
     "right after another",
@@ -108,7 +120,13 @@ LANDING_FURTHER: dict[str, Sequence[str]] = {
 """Further tables of notebook 04c, and the columns that are shown; all of them where none are named."""
 
 
-def _table(
+def percent(share: Estimate | float | None) -> str:
+    """A share as whole per cent, without its interval; a dash where it is not known."""
+    value = share.value if isinstance(share, Estimate) else share
+    return "–" if value is None or np.isnan(value) else f"{value:.0%}"
+
+
+def printed(
     rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = (), shares: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Rows as a table of some columns (none: of all); plain numbers in `shares` are given as per cent."""
@@ -131,50 +149,29 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         if of_random and (row["split"], row["measure"]) == (numbers["profile"], "mean grade"):
             minus_random.setdefault(row["who"], row["difference"])
     strategies = [
-        {
-            "strategy": schemas.STRATEGIES[row["strategy"]].label,
-            "memes": row["memes"],
-            **{name: percent(row[name]) for name in ("fits", "lands", "nobody")},
-            "mean grade": number(row["mean grade"]),
-            "minus random": minus_random.get(row["strategy"]),
-        }
+        row | {"strategy": schemas.STRATEGIES[name].label, "minus random": minus_random.get(name)}
         for row in numbers["levels"]
+        for name in [row["strategy"]]
     ]
+    effects = [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")]
+    ndcg = [row for row in studies["ablation"] if row["measure"] == "nDCG@5"]
+    placed = _deciding(landed, "placed")
     told = ("sign if told", "sign", "clear", "clearly opposite")
     shown = {
-        "strategies": _table(strategies),
-        "effects": _table(
-            [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")],
-            ("effect", "metric", "comparison", "difference", "n", "dialogues", "p_holm"),
-        ),
-        "landing": _table(_deciding(landed, "placed"), ("where", "who", *LANDING), ("ungraded",)),
-        "landing_first": _table(
-            _first_landing(_deciding(landed, "placed")),
-            ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats"),
-        ),
-        "landing_minus": _table(
-            _deciding(landed, "differences"),
-            ("where", "who", "minus", "measure", "difference", "dialogues", "p"),
-        ),
-        "landing_ranking": _table(landed.get("ranking", ()), ("split", "what", "turns", *graded.MEASURES)),
+        "strategies": printed(strategies, STRATEGIES),
+        "effects": printed(effects, EFFECTS),
+        "landing": printed(placed, ("where", "who", *LANDING), ("ungraded",)),
+        "landing_first": printed(_first_landing(placed), LANDING_FIRST),
+        "landing_minus": printed(_deciding(landed, "differences"), LANDING_MINUS),
+        "landing_ranking": printed(landed.get("ranking", ()), ("split", "what", "turns", *grades.MEASURES)),
         **{
-            f"landing_{name}": _table(landed.get(name, ()), columns, ("rate", "ungraded"))
+            f"landing_{name}": printed(landed.get(name, ()), columns, ("rate", "ungraded"))
             for name, columns in LANDING_FURTHER.items()
         },
-        "ablation": _table(
-            [row for row in studies["ablation"] if row["measure"] == "nDCG@5"],
-            ("embedder", "compares", "full", "rest", "difference"),
-        ),
-        "threshold": _table(studies["threshold_minus"], ("form", "minus", "measure", "difference", "clear")),
-        "judges": _table(
-            studies["trust"],
-            ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict"),
-        ),
-        "claims": _table(
-            studies["claims"],
-            ("claim", "dialogues", "worlds", *told),
-            told,
-        ),
+        "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
+        "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "difference", "clear")),
+        "judges": printed(studies["trust"], JUDGES),
+        "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),
         "table_1": tables.table_1_printed(pd.DataFrame(numbers["table_1"], columns=list(tables.TABLE_1))),
     }
     return {name: table for name, table in shown.items() if len(table)}
@@ -191,122 +188,6 @@ def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     own = [row for row in rows if row["who"] == row["where"]]
     first = own[0]["where"] if own else ""
     return own + [row for row in rows if row["where"] == first != row["who"]]
-
-
-# --- Numbers in sentences: what a sentence names, and how it is printed
-
-
-def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of `numbers.json` by names: `levels.greedy.fits`, `effects.greedy.difference.low`.
-
-    `effects` are those on the best measure that the run has: grades, else consistency. Memes of
-    `greedy` and `sampling` are compared with random ones at the same turns, in `timing` random memes at the
-    gate's turns with others.
-    """
-    truth, studies, landed = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
-    effects: dict[str, Any] = {}
-    for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
-        name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
-        known = row["metric"] in ("grade", "consistency") and row["effect"] in ("choice", "timing")
-        if known and np.isfinite(row["difference"].value):
-            effects.setdefault(name, row)
-    ndcg = [row for row in studies.get("ablation", ()) if row["measure"] == "nDCG@5"]
-    return {
-        **numbers,
-        "effects": effects,
-        "levels": _by(numbers["levels"], "strategy"),
-        "use": _by(numbers["meme_use"], "strategy"),
-        "agreement": _by(truth.get("agreement", ()), "what"),
-        "retrieval": truth.get("retrieval", []),
-        "placed": _by(landed.get("placed", ()), "split", "where", "who"),
-        "minus": _by(landed.get("differences", ()), "split", "where", "who", "minus", "measure"),
-        "sending": _by(landed.get("sending", ()), "split", "who"),
-        "gate": _by(landed.get("gate", ()), "split", "gate"),
-        "ranking": _by(landed.get("ranking", ()), "split", "what"),
-        "settings": _by(landed.get("settings", ()), "setting"),
-        "places": _by(landed.get("places", ()), "split", "who"),
-        "sequence": _by(landed.get("in_sequence", ()), "who"),
-        "screens": _by(landed.get("screenshots", ()), "source", "who"),
-        "sighted": _by(landed.get("sighted", ()), "what", "score"),
-        "ablation": _by(ndcg, "embedder", "compares"),
-        "forms": _by(studies.get("threshold", ()), "form"),
-        "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
-        "trust": studies.get("trust", []),
-        "claims": _by(studies.get("claims", ()), "claim"),
-    }
-
-
-def _by(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, Any]:
-    """Rows by the values of some columns, one dict inside of another."""
-    tree: dict[str, Any] = {}
-    for row in rows:
-        place = tree
-        for column in columns[:-1]:
-            place = place.setdefault(row[column], {})
-        place[row[columns[-1]]] = row
-    return tree
-
-
-def percent(share: Estimate | float | None) -> str:
-    """A share as whole per cent, without its interval; a dash where it is not known."""
-    value = share.value if isinstance(share, Estimate) else share
-    return "–" if value is None else f"{value:.0%}"
-
-
-def interval(estimate: Estimate, digits: int | None = None) -> str:
-    """An estimate with its interval, as its kind is printed or with so many digits."""
-    kind = estimate.kind if digits is None else estimate.kind._replace(digits=digits)
-    return str(replace(estimate, kind=kind))
-
-
-def number(value: Estimate | float | None, digits: int = 2, sign: str = "") -> str:
-    """A number with so many digits, without its interval; a dash where it is not known."""
-    value = value.value if isinstance(value, Estimate) else value
-    return "–" if value is None else f"{value:{sign}.{digits}f}"
-
-
-FILTERS: dict[str, Callable[..., str]] = {
-    "percent": percent,
-    "number": number,
-    "interval": interval,
-}
-"""How sentences print a number: `levels.greedy.fits | percent`, `effects.greedy.difference | interval`."""
-
-
-def value_of(expression: str, numbers: Mapping[str, Any]) -> Any:
-    """What an expression over `facts` gives, such as `effects.greedy.difference.low > 0`."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
-    environment.filters.update(FILTERS)
-    try:
-        return environment.compile_expression(expression, undefined_to_none=False)(**facts(numbers))
-    except (jinja2.TemplateError, TypeError) as error:
-        raise MemecmdError(f"{expression}: {error}") from error
-
-
-NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
-"""A number in a sentence: `<!--= levels.greedy.fits | percent -->20%<!-- -->`."""
-HOLDS = re.compile(r"<!-- holds: (.*?) -->")
-"""What must be true of the numbers where the sentence below claims a direction."""
-_TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
-PAGES = ("README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md")
-"""Pages whose numbers are filled in."""
-
-
-def filled(text: str, numbers: Mapping[str, Any], table_of: Callable[[str], str]) -> str:
-    """A page with the numbers and the rows of tables as they are now.
-
-    `table_of` gives a table as Markdown by name. The two lines above a table's rows are written by hand.
-    """
-
-    def rows(match: re.Match[str]) -> str:
-        name, head, made = match[1], match[2].splitlines()[:2], table_of(match[1]).splitlines()
-        if [line.count("|") for line in head] != [line.count("|") for line in made[:2]]:
-            head = made[:2]
-        lines = "\n".join([*head, *made[2:]]).replace("<u>", "<ins>").replace("</u>", "</ins>")
-        return f"<!-- table: {name} -->\n{lines}\n<!-- end -->"
-
-    text = NUMBER.sub(lambda match: f"<!--= {match[1]} -->{value_of(match[1], numbers)}<!-- -->", text)
-    return _TABLE.sub(rows, text)
 
 
 # --- Figure 5, with matplotlib's object API: no pyplot, no global state, the same bytes every time
@@ -395,97 +276,246 @@ def write_release(run: Run) -> dict[str, int]:
     )
 
 
-# --- Tracked results: a few small files of the example run, for the READMEs and compared by CI
+# --- The page
+
+DIALOGUES, LIBRARY = 60, 400
+"""Most dialogues and memes on the page; the release has all."""
+SIDE = 200
+"""Longest side of a meme's picture, in pixels."""
+FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
+TABS = (retrieval.RERANKED, "greedy", landing.POPULAR, "random")
+"""Strategies that stand first above the chat."""
+POPULAR_WORDS = "the memes that graders liked best in other chats, at the turns that Reranked chose"
 
 
-TOLERANCE = 1e-6 + 0.5e-6
-"""Numbers agree to 1e-6; files hold six decimals, and rounding may part nearly equal ones by one unit."""
-PIXEL_TOLERANCE = 0.02
-"""Largest mean difference of two pictures, as a share of the full range: fonts differ a little."""
-TRACKED = ("numbers.json", "placements.csv", "chat.png", "fig3_scores.png", "fig4_consistency.png")
+def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
+    """Write `index.html` of the report; `numbers` are those of `write_numbers`."""
+    records, gates = records_of(run), run.load_json("gates.json")
+    candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
+    truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
+    chats = None
+    if records["dialogues"]:
+        chats = chat_payload(run, records, candidates, truth, numbers)
+    folder = run.read("memes.parquet").parent
+    library = cards(records, lambda meme: pictures.thumbnail(folder / meme.file, SIDE), chats)
+    if chats:
+        chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
+        _draw_teaching_chat(run, records)
+    values = {
+        "run": run,
+        "profile": run.profile,
+        "numbers": numbers,
+        "placed": placed_at(numbers),
+        "closed_gate": retrieval.closed_gate(run.profile, records["placements"], candidates, gates),
+        "people": run.load_json("human_ratings.json")["verdict"],
+        "scorer": consistency[0].scorer if consistency else "none",
+        "unannotated": sum(bool(annotation.unscored) for annotation in records["annotations"]),
+        "table_of": lambda name: table_of(run, name),
+        "outcomes": files.html_table(pd.DataFrame(spending.outcome_rows(run.folder))),
+        "chats": chats,
+        "n_dialogues": len(records["dialogues"]),
+        "library": library,
+        "n_memes": len(records["memes"]),
+        "licences": Counter(card["meme"].licence for card in library).items(),
+        "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
+        "notebooks": [path.stem for path in sorted(run.report.glob("0*.html"))],
+        "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
+        "sources": release.provenance(records),
+    }
+    environment = files.templates(
+        page_json=page_json, digest=_digest, describe=schemas.describe_source, percent=percent
+    )
+    target = run.report / "index.html"
+    files.write_text(target, environment.get_template("index.html.j2").render(values))
+    return target
 
 
-def refresh(run: str = "example") -> list[Path]:
-    """Copy numbers, placements and pictures of a run into `reports/`, and fill in `PAGES`."""
-    folder = paths.reports / run
-    copied = [Path(shutil.copyfile(_find(folder, name), paths.reports / name)) for name in TRACKED]
-    if (folder / benchmark.FILE).is_file():  # by `make leaderboard`, which no run does by itself
-        copied.append(Path(shutil.copyfile(folder / benchmark.FILE, paths.reports / benchmark.FILE)))
-    numbers = read_numbers(paths.reports)
-
-    def table_of(name: str) -> str:
-        if name == "leaderboard":
-            return files.markdown(_leaders(benchmark.load(paths.reports)))
-        return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
-
-    for page in (paths.root / name for name in PAGES):
-        before = page.read_text(encoding="utf-8")
-        if (after := filled(before, numbers, table_of)) != before:
-            files.write_text(page, after)
-            copied.append(page)
-    return copied
+def _draw_teaching_chat(run: Run, records: Records) -> None:
+    """Write `chat.png`: the dialogue that lessons follow, with the first tab's memes."""
+    known = run.profile.retrieval.strategies
+    memes = {meme.meme_id: meme for meme in records["memes"]}
+    dialogue = drawing.teaching_dialogue(records["dialogues"])
+    strategy = next((name for name in (*TABS, *known) if name in known), "")
+    target = run.report / "figures" / "chat.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    screenshot(run, dialogue, records["placements"], strategy, memes).save(target)
 
 
-def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The best of the package's own systems, with the paper's score and random, in every split."""
-    own = [row for row in rows if row["kind"] == "package"]
-    splits = list(dict.fromkeys(row["split"] for row in own))[::-1]
-    best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
-    return _table(best, ("split", "system", "R@1", "nDCG@5", "judged@5", "difference", "p Holm"))
+def _digest(script: str) -> str:
+    """Hash by which a page allows this script and no other (Content Security Policy)."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(str(script).encode('utf-8')).digest()).decode()}"
 
 
-def _find(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / "figures" / name):
+def page_json(value: Any) -> Markup:
+    """JSON for a script element: no sign in it ends the element or opens a comment. NaN is an error."""
+    return htmlsafe_json_dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def table_of(run: Run, name: str) -> Markup:
+    """A table that a stage wrote into `tables/`, as the page shows it; empty where there is none."""
+    folders = [run.report, *([paths.reports / run.read_also.name] if run.read_also else [])]
+    for path in (folder / "tables" / f"{name}.md" for folder in folders):
         if path.is_file():
-            return path
-    raise StageMissing(f"{folder.name} has no {name}: run `make reproduce` first")
+            frame = files.read_markdown(path)
+            return files.html_table(frame) if len(frame) else Markup()
+    return Markup()
 
 
-def compare(run: str = "example", tracked: Path = paths.reports, reports: Path | None = None) -> list[str]:
-    """What differs between a run below `reports` and the tracked files; empty if nothing does."""
-    found = []
-    for name in TRACKED:
-        kept, made = tracked / name, _find((reports or paths.reports) / run, name)
-        if name.endswith(".png"):
-            gap = picture_difference(kept, made)
-            found += [f"{name}: pictures differ by {gap:.3f}"] if gap > PIXEL_TOLERANCE else []
-        else:
-            found += differences(_values(kept), _values(made), name.partition(".")[0])
-    return found
+# --- The chats: what the page's script reads, compact rows instead of records
 
 
-def differences(a: Any, b: Any, where: str = "") -> list[str]:
-    """Paths at which two JSON values differ: texts and ids exactly, floats beyond 1e-6 and rounding."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        found = [f"{where}.{key}: only in one" for key in sorted(a.keys() ^ b.keys())]
-        for key in sorted(a.keys() & b.keys()):
-            found += differences(a[key], b[key], f"{where}.{key}")
-        return found
-    if isinstance(a, list) and isinstance(b, list):
-        if len(a) != len(b):
-            return [f"{where}: {len(a)} and {len(b)} entries"]
-        return differences(dict(enumerate(a)), dict(enumerate(b)), where)
-    if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
-        same = math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
-        return [] if same else [f"{where}: {a} and {b}"]
-    return [] if a == b and type(a) is type(b) else [f"{where}: {a!r} and {b!r}"]
+def saved_by_04c(run: Run) -> dict[str, tuple[str | None, list[float]]]:
+    """What lesson 04c saved of each graded turn, by `dialogue/turn`; empty where nobody graded.
+
+    The meme that is popular elsewhere, at the turns of `reranked` (else None), and score and threshold of
+    learned placement's gate.
+    """
+    try:
+        with np.load(run.read(landing.SCORES), allow_pickle=False) as kept:
+            ids = kept[f"{run.profile.name} memes"].tolist()
+            popular = [ids[meme] if meme >= 0 else None for meme in kept["popular"]]
+            promises = np.round(kept["learned gate"], 3).T.tolist()
+            return dict(zip(kept["turns"].tolist(), zip(popular, promises, strict=True), strict=True))
+    except (StageMissing, KeyError):
+        return {}
 
 
-def _values(path: Path) -> Any:
-    """What a file holds. Of a CSV cells with a decimal point are numbers: an id such as 12e4567 is none."""
-    if path.suffix == ".json":
-        return json.loads(path.read_text(encoding="utf-8"))
-    with path.open(encoding="utf-8", newline="") as handle:
-        return [
-            [float(cell) if re.fullmatch(r"-?\d+\.\d+", cell) else cell for cell in row]
-            for row in csv.reader(handle)
-        ]
+def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
+    """English titles by dialogue id. News that is not the example's has none."""
+    known: dict[tuple[str, str], str] = {}
+    if run.profile.dialogue.news == "example":
+        known = {("news", item.news_id): item.gloss for item in authored.load_news()}
+    if any(dialogue.kind == "role" for dialogue in dialogues):
+        known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
+    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
 
 
-def picture_difference(a: Path, b: Path) -> float:
-    """Mean absolute difference of two pictures, 0 to 1; pictures of different size differ wholly."""
-    with Image.open(a) as first, Image.open(b) as second:
-        if first.size != second.size:
-            return 1.0
-        x, y = (np.asarray(image.convert("RGB"), dtype=float) for image in (first, second))
-    return float(np.abs(x - y).mean() / 255)
+def chat_payload(
+    run: Run,
+    records: Records,
+    candidates: Sequence[schemas.Candidate],
+    truth: grades.GroundTruth,
+    numbers: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
+    profile, saved, dialogues = run.profile, saved_by_04c(run), records["dialogues"]
+    words = {
+        name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
+    }
+    if saved and retrieval.RERANKED in words:
+        words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
+    kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.DIALOGUE_KINDS}
+    mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
+    chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
+    shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
+    halves, glosses = retrieval.halves(dialogues), _title_glosses(run, dialogues)
+    tops, placed, marks = (_by_dialogue(rows) for rows in (candidates, records["placements"], truth.marks))
+
+    def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
+        return truth.means.get((dialogue_id, turn), {}).get(meme_id)
+
+    def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
+        name, turns = dialogue.dialogue_id, [summary.turn for summary in dialogue.summaries]
+        top: dict[int, list[list[Any]]] = {}
+        for c in sorted(tops.get(name, ()), key=lambda c: c.rank):
+            parts = (round(float(x), 4) for x in (c.alpha, c.delta, c.beta, c.gamma))
+            top.setdefault(c.turn, []).append([c.meme_id, *parts, grade(name, c.turn, c.meme_id)])
+        sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
+        for p in placed.get(name, ()):
+            sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
+        known = {turn: saved[key] for turn in turns if (key := f"{name}/{turn}") in saved}
+        if landing.POPULAR in words:
+            popular = {turn: meme for turn, (meme, _) in known.items() if meme}
+            sent[landing.POPULAR] = {t: [meme, grade(name, t, meme), ""] for t, meme in popular.items()}
+        marked: dict[int, list[int]] = {}
+        for mark in marks.get(name, ()):
+            send, total = marked.get(mark.turn, (0, 0))
+            marked[mark.turn] = [send + mark.send, total + 1]
+        return {
+            "id": name,
+            "kind": dialogue.kind,
+            "title": dialogue.title,
+            "gloss": glosses[name],
+            "names": {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"},
+            "source": schemas.describe_source(dialogue.source),
+            "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
+            "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
+            "half": halves[name],
+            "promise": {turn: promise for turn, (_, promise) in known.items()},
+            "top": top,
+            "placed": sent,
+            "marks": marked,
+        }
+
+    return {
+        "strategies": [[name, *words[name]] for name in dict.fromkeys((*TABS, *words)) if name in words],
+        "tabs": list(TABS),
+        "rates": landing_rates(numbers),
+        "weights": list(profile.retrieval.weights),
+        "gates": run.load_json("gates.json"),
+        "top_k": profile.retrieval.top_k,
+        "scale": profile.retrieval.score_scale,
+        "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
+        "dialogues": [chat(dialogue) for dialogue in shown],
+    }
+
+
+def placed_at(numbers: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Rows of the test that decides by (whose turns, who sends)."""
+    return {(row["where"], row["who"]): row for row in _deciding(numbers["landing"], "placed")}
+
+
+def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Shares of a strategy's memes that land, on the test that decides and in the run.
+
+    A strategy that does not choose its turns is measured there at those of `reranked`.
+    """
+    rows = {at: row["lands"].value for at, row in placed_at(numbers).items() if row["split"] in UNTOUCHED}
+    held_out = {who: rate for (where, who), rate in rows.items() if where == retrieval.RERANKED}
+    held_out |= {who: rate for (where, who), rate in rows.items() if where == who}
+    here = {row["strategy"]: row["lands"].value for row in numbers["levels"]}
+    return {"held out": held_out, "run": {name: rate for name, rate in here.items() if np.isfinite(rate)}}
+
+
+def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:
+    """The three texts of a summary, why there is none, and their English where the data hold it."""
+    fields = ("scenario", "emotion", "motivation")
+    english = drawing.english_of(summary, f"{dialogue_id}/{summary.turn}")
+    glosses = [english[name] for name in fields] if english else None
+    return [*(getattr(summary, name) for name in fields), summary.unscored, glosses]
+
+
+def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row.dialogue_id].append(row)
+    return groups
+
+
+# --- The library: small pictures, each embedded once, with captions and annotations
+
+
+def cards(
+    records: Records, picture: Callable[[schemas.Meme], str], chats: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
+
+    `picture` gives the data URL of a meme's small picture.
+    """
+    needed = set()
+    for chat in chats["dialogues"] if chats else ():
+        rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
+        needed |= {row[0] for memes in rows for row in memes}
+    others = [meme.meme_id for meme in records["memes"] if meme.meme_id not in needed]
+    shown = needed | set(others[: max(0, LIBRARY - len(needed))])
+    annotation_of = {annotation.meme_id: annotation for annotation in records["annotations"]}
+    return [
+        {
+            "meme": meme,
+            "annotation": (annotation := annotation_of.get(meme.meme_id)),
+            "english": drawing.english_of(annotation, meme.meme_id) if annotation else {},
+            "picture": picture(meme),
+        }
+        for meme in records["memes"]
+        if meme.meme_id in shown
+    ]

@@ -90,6 +90,11 @@ class Estimate:
 EMPTY = Estimate(float("nan"))
 
 
+def share(value: float) -> Estimate:
+    """A share of which no interval is told."""
+    return Estimate(float(value), kind=SHARE)
+
+
 def flat(table: "pd.DataFrame") -> "pd.DataFrame":
     """A table for a CSV file: an estimate X becomes the columns `X`, `X low` and `X high`."""
     columns: dict[str, Any] = {}

@@ -20,12 +20,12 @@ from memecmd_utils.schemas import (
     STRATEGIES,
     Consistency,
     Dialogue,
-    Meme,
     Placement,
     Rating,
 )
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Turns
+from memecmd_utils.statistics import GRADE, Estimate
 
 LENGTHS = (6, 12, 18)
 """Dialogue prefixes of Table 1."""
@@ -196,10 +196,11 @@ def levels(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:
     by_strategy, rows = grades.placed_grades(placements, truth), []
     for strategy, memes in Counter(p.strategy for p in placements if truth.grades).items():
         means = np.array(list(by_strategy.get(strategy, {}).values()), float)
-        shares, mean = (np.nan,) * 3, means.mean() if len(means) else np.nan
-        if len(means) == memes:
-            shares = (fits(means).mean(), (means == 2).mean(), (means == 0).mean())
-        rows.append((strategy, memes, 1 - len(means) / memes, *shares, mean, means.sum() / memes))
+        kinds = (fits(means), means == 2, means == 0)
+        shares = [statistics.share(of.mean() if len(means) == memes else np.nan) for of in kinds]
+        mean = Estimate(means.mean() if len(means) else np.nan, kind=GRADE)
+        as_0 = Estimate(means.sum() / memes, kind=GRADE)
+        rows.append((strategy, memes, statistics.share(1 - len(means) / memes), *shares, mean, as_0))
     return pd.DataFrame(rows, columns=list(LEVELS))
 
 
@@ -251,7 +252,8 @@ def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> 
         mine = [p for p in placements if p.strategy == strategy]
         gaps = gaps_of((placed.dialogue_id, placed.turn) for placed in mine)
         mean_gap, distinct = float(np.mean(gaps)) if gaps else np.nan, len({p.meme_id for p in mine})
-        rows.append((strategy, len(mine), len(mine) / turns, mean_gap, gaps.count(1), distinct))
+        rate = statistics.share(len(mine) / turns)
+        rows.append((strategy, len(mine), rate, mean_gap, gaps.count(1), distinct))
     return pd.DataFrame(rows, columns=list(MEME_USE))
 
 
@@ -325,19 +327,16 @@ def distinct(texts: Sequence[str]) -> float:
 
 
 def counts(
-    profile: Profile,
-    memes: Sequence[Meme],
-    dialogues: Sequence[Dialogue],
-    placements: Sequence[Placement],
-    ratings: Sequence[Rating],
+    profile: Profile, records: Mapping[str, Sequence[Any]], ratings: Sequence[Rating]
 ) -> dict[str, Any]:
-    """How much of everything there is in a run's records."""
+    """How much of everything there is in a run's records, by table."""
+    dialogues = records["dialogues"]
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     kinds = Counter(dialogue.kind for dialogue in dialogues)
     return {
         "profile": profile.name,
-        "memes": len(memes),
+        "memes": len(records["memes"]),
         "dialogues": {
             "total": len(dialogues),
             "news": kinds["news"],
@@ -353,7 +352,7 @@ def counts(
             "total": len(ratings),
             "memes": len({(r.dialogue_id, r.turn, r.strategy) for r in ratings}),
             "judges": len({r.judge for r in ratings}),
-            "placed": len(placements),
+            "placed": len(records["placements"]),
             "unscored": sum(rating.overall is None for rating in ratings),
             "sources": sorted({rating.source for rating in ratings}),
         },

@@ -6,17 +6,17 @@ import browser
 import example_run
 import lesson_shape
 import pytest
+import tracked
 from whole_pipeline import STAGES
 
-from memecmd_utils import release, report
-from memecmd_utils.files import paths
+from memecmd_utils import release
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_example_profile_runs_from_recordings_alone(finished):
     checkout, run = finished, example_run.RUN
-    assert report.compare(run, paths.reports, checkout / "reports") == []
+    assert tracked.compare() == []
     folder, data = checkout / "reports" / run, checkout / "data" / "processed" / run
     assert release.check_release(data / "release")["counts"]["dialogues"] == 47
     numbers = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_page import HOSTILE, SENT
 
-from memecmd_utils import page as page_of_run
+from memecmd_utils import report
 from memecmd_utils.files import paths
 
 EXAMPLE = paths.reports / "example" / "index.html"
@@ -91,8 +91,8 @@ def test_the_page_stands_alone_and_escapes_what_comes_from_outside(path: Path) -
 
 
 def test_large_runs_show_a_part_of_their_dialogues_and_memes(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(page_of_run, "DIALOGUES", 2)
-    monkeypatch.setattr(page_of_run, "LIBRARY", 0)
+    monkeypatch.setattr(report, "DIALOGUES", 2)
+    monkeypatch.setattr(report, "LIBRARY", 0)
     text = made_page.write(tmp_path).read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="chat-data">(.*?)</script>', text, re.DOTALL)[1])
     assert [chat["kind"] for chat in data["dialogues"]] == ["news", "role"], "of each kind in turn"

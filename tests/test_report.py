@@ -10,37 +10,38 @@ from pathlib import Path
 import made_page
 import pandas as pd
 import pytest
+import tracked
 from PIL import Image
 
-from memecmd_utils import files, release, report, runs, schemas
+from memecmd_utils import files, release, report, runs, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import local_model
 
-TRACKED = report.read_numbers(paths.reports)
-PAGES = [paths.root / name for name in report.PAGES]
+TRACKED = tracked.read_numbers()
+PAGES = [paths.root / name for name in tracked.PAGES]
 CONSTANTS = {
     "0.1", "0.5", "0.7", "1.5", "1.6", "2.5", "3.11", "3.81", "4.0", "6.6", "95 %", "95%",
     "2507.00891", "2501.13851",
 }  # fmt: skip
 """Versions, sizes, papers, chance and the level of intervals: numbers that no run changes."""
-each_page = pytest.mark.parametrize("page", PAGES, ids=report.PAGES)
+each_page = pytest.mark.parametrize("page", PAGES, ids=tracked.PAGES)
 
 # --- Sentences about results
 
 
 @each_page
 def test_what_a_sentence_claims_holds(page: Path) -> None:
-    claims = report.HOLDS.findall(page.read_text(encoding="utf-8"))
-    assert claims and [claim for claim in claims if not report.value_of(claim, TRACKED)] == []
+    claims = tracked.HOLDS.findall(page.read_text(encoding="utf-8"))
+    assert claims and [claim for claim in claims if not tracked.value_of(claim, TRACKED)] == []
 
 
 @each_page
 def test_every_number_in_a_sentence_is_the_tracked_one(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for expression, shown in report.NUMBER.findall(text):
-        assert str(report.value_of(expression, TRACKED)) == shown, expression
+    for expression, shown in tracked.NUMBER.findall(text):
+        assert str(tracked.value_of(expression, TRACKED)) == shown, expression
     # All others are typed, so none of them may be a result.
-    text = re.sub(r"```.*?```", "", report.NUMBER.sub("", text), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", tracked.NUMBER.sub("", text), flags=re.DOTALL)
     lines = [line for line in text.splitlines() if not line.startswith(("|", "<!--"))]
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$", "", "\n".join(lines))
     assert set(re.findall(r"\d+\.\d+|\d+ ?%", prose)) <= CONSTANTS
@@ -61,10 +62,10 @@ def test_a_claim_that_no_longer_holds_is_found() -> None:
     turned = copy.deepcopy(TRACKED)
     for row in turned["effects"]:
         row["difference"] = replace(row["difference"], low=-0.1)
-    assert report.value_of("effects.greedy.difference.low > 0", TRACKED)
-    assert not report.value_of("effects.greedy.difference.low > 0", turned)
+    assert tracked.value_of("effects.greedy.difference.low > 0", TRACKED)
+    assert not tracked.value_of("effects.greedy.difference.low > 0", turned)
     with pytest.raises(MemecmdError, match="nobody"):
-        report.value_of("effects.nobody.difference.low > 0", TRACKED)
+        tracked.value_of("effects.nobody.difference.low > 0", TRACKED)
 
 
 def test_a_page_is_filled_in_and_its_heads_stay() -> None:
@@ -73,10 +74,10 @@ def test_a_page_is_filled_in_and_its_heads_stay() -> None:
         "<!-- table: t -->\n| 表 | 数 |\n|---|---:|\n| old | 1 |\n<!-- end -->\n"
     )
     table = "| a | b |\n|---|---|\n| new | <u>2</u> |\n"
-    wanted = f"{TRACKED['levels'][0]['fits']:.0%}"
-    filled = report.filled(page, TRACKED, lambda name: {"t": table}[name])
+    wanted = str(TRACKED["levels"][0]["fits"])
+    filled = tracked.filled(page, TRACKED, lambda name: {"t": table}[name])
     assert filled == page.replace("9%", wanted).replace("| old | 1 |", "| new | <ins>2</ins> |")
-    wider = report.filled(page, TRACKED, lambda _: "| a | b | c |\n|---|---|---|\n| 1 | 2 | 3 |\n")
+    wider = tracked.filled(page, TRACKED, lambda _: "| a | b | c |\n|---|---|---|\n| 1 | 2 | 3 |\n")
     assert "| a | b | c |" in wider, "a table with other columns has its own head"
 
 
@@ -86,7 +87,7 @@ def test_a_page_is_filled_in_and_its_heads_stay() -> None:
 def test_numbers_come_from_the_records(tmp_path) -> None:
     run = made_page.run(tmp_path)
     found = report.write_numbers(run)
-    kept = report.read_numbers(run.report)
+    kept = json.loads((run.report / "numbers.json").read_text("utf-8"), object_hook=statistics.from_json)
     assert kept["levels"] == found["levels"] and kept["dialogues"] == found["dialogues"]
     assert found["memes"] == 3 and found["dialogues"]["turns"] == 24 and found["landing"] == {}
     assert found["studies"]["ablation"] == made_page.ABLATION and found["studies"]["claims"] == []
@@ -138,32 +139,32 @@ def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
     ],
 )
 def test_values_are_equal_to_a_millionth(a, b, said) -> None:
-    assert report.differences(a, b) == said
+    assert tracked.differences(a, b) == said
 
 
 def write_run(folder: Path, placed: str, numbers: dict) -> None:
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     (folder / "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
     (folder / "placements.csv").write_text(f"dialogue_id,meme_id,score\n{placed}", encoding="utf-8")
-    for name in report.TRACKED[2:]:
+    for name in tracked.TRACKED[2:]:
         Image.new("RGB", (20, 10), (10, 20, 30)).save(folder / "figures" / name)
 
 
 def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(paths, "reports", tmp_path)
-    monkeypatch.setattr(report, "PAGES", ())
+    monkeypatch.setattr(tracked, "PAGES", ())
     write_run(tmp_path / "example", "d1,12e456789012,0.250000\n", {"x": 1.0})
-    assert {path.name for path in report.refresh()} == set(report.TRACKED)
-    assert report.compare(tracked=tmp_path) == []
+    assert {path.name for path in tracked.refresh()} == set(tracked.TRACKED)
+    assert tracked.compare() == []
     write_run(tmp_path / "example", "d1,34e456789012,0.250003\n", {"x": 1.1})
     Image.new("RGB", (20, 10), (200, 20, 30)).save(tmp_path / "example" / "figures" / "fig3_scores.png")
-    found = report.compare(tracked=tmp_path)
+    found = tracked.compare()
     assert [line.partition(":")[0] for line in found] == [
         "numbers.x", "placements.1.1", "placements.1.2", "fig3_scores.png"
     ]  # fmt: skip
     (tmp_path / "example" / "figures" / "chat.png").unlink()
-    with pytest.raises(runs.StageMissing, match=r"chat\.png: run `make reproduce` first"):
-        report.refresh()
+    with pytest.raises(MemecmdError, match=r"chat\.png: run `make reproduce` first"):
+        tracked.refresh()
 
 
 # --- The pages lead somewhere

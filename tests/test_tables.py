@@ -33,16 +33,13 @@ def test_scores_are_cosines_of_caption_and_utterance(monkeypatch) -> None:
     score 10."""
     rows = {"caption": (0.6, 0.8), "d1 says 2": (1.0, 0.0), "d1 says 3": (0.0, -1.0)}
 
-    class Table:
-        name = "text:table"
-
-        def memes(self, memes):
-            return np.array([rows[m.text] for m in memes])
-
-        def texts(self, texts):
-            return np.array([rows[t] for t in texts])
-
-    monkeypatch.setattr(consistency, "open_scorer", lambda run: Table())
+    scorer = consistency.Scorer(
+        "text:table",
+        lambda memes: np.array([rows[meme.text] for meme in memes]),
+        lambda texts: np.array([rows[text] for text in texts]),
+        lambda meme: bool(meme.text),
+    )
+    monkeypatch.setattr(consistency, "open_scorer", lambda run: scorer)
     run = SimpleNamespace(profile=made_up.profile())
     got = consistency.measure_consistency(run, [placed("d1", 2)], SPOKEN, memes(m1="caption"))
     assert [(r.text, r.score) for r in got] == [("u_t", 80), ("u_t+1", 10)]
@@ -61,8 +58,12 @@ def test_which_texts_stand_beside_a_meme() -> None:
 
 
 def test_the_embedder_that_chose_may_not_score() -> None:
+    embedder = SimpleNamespace(name="fake-1")
+    run = SimpleNamespace(
+        profile=made_up.profile(), embedder=lambda name: embedder, embedder_name=lambda: "fake-1"
+    )
     with pytest.raises(ValueError, match="fake-1 already chose the memes"):
-        consistency.TextScorer(SimpleNamespace(name="fake-1"), "fake-1")
+        consistency.open_scorer(run)
 
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")
@@ -212,7 +213,7 @@ def test_meme_use_by_hand() -> None:
         for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
     ]
     got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
-    assert (got["memes sent"], got.rate, got["mean gap"], got.consecutive, got["distinct memes"]) == (
+    assert (got["memes sent"], got.rate.value, got["mean gap"], got.consecutive, got["distinct memes"]) == (
         4, 0.4, 2, 1, 2,
     )  # fmt: skip
     alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
@@ -243,7 +244,8 @@ def test_counts_by_hand() -> None:
     chats = [made_up.dialogue("news-a"), made_up.dialogue("role-b").model_copy(update={"kind": "role"})]
     sent = [made_up.placement(turn, "m1", dialogue_id=chat.dialogue_id) for chat in chats for turn in (2, 4)]
     rated = [made_up.rating(p.turn, 60.0, dialogue_id=p.dialogue_id) for p in sent]
-    found = tables.counts(made_up.profile(), [made_up.meme("m1")], chats, sent, rated)
+    records = {"memes": [made_up.meme("m1")], "dialogues": chats, "placements": sent}
+    found = tables.counts(made_up.profile(), records, rated)
     assert {name: found["dialogues"][name] for name in ("total", "news", "role", "turns", "summaries")} == {
         "total": 2, "news": 1, "role": 1, "turns": 12, "summaries": 10
     }  # fmt: skip
@@ -259,11 +261,16 @@ def test_levels_by_hand() -> None:
     pairs = {2: (2, 2), 3: (1, 1), 4: (1, 0), 5: (0, 0)}
     given = [made_up.grade(t, "m1", "xy"[i], n) for t, both in pairs.items() for i, n in enumerate(both)]
     placed = [made_up.placement(t, "m1") for t in pairs]
-    (row,) = statistics.rows(tables.levels(placed, GroundTruth([], given)))
-    shares = {"fits": 0.5, "lands": 0.25, "nobody": 0.25}
-    means = {"mean grade": 0.875, "ungraded as 0": 0.875}
-    assert row == {"strategy": "greedy", "memes": 4, "ungraded": 0.0, **shares, **means}
+    row = tables.levels(placed, GroundTruth([], given)).loc[0].map(str).to_dict()
+    shares = {"ungraded": "0%", "fits": "50%", "lands": "25%", "nobody": "25%"}
+    means = {"mean grade": "0.88", "ungraded as 0": "0.88"}
+    assert row == {"strategy": "greedy", "memes": "4", **shares, **means}, "a share prints as per cent"
     placed.append(made_up.placement(6, "m2"))
-    (row,) = statistics.rows(tables.levels(placed, GroundTruth([], given)))
-    assert (row["fits"], row["ungraded"], row["mean grade"], row["ungraded as 0"]) == (None, 0.2, 0.875, 0.7)
+    row = tables.levels(placed, GroundTruth([], given)).loc[0].map(str)
+    assert (row["fits"], row["ungraded"], row["mean grade"], row["ungraded as 0"]) == (
+        "–",
+        "20%",
+        "0.88",
+        "0.70",
+    )
     assert tables.levels(placed, grades.NONE).empty

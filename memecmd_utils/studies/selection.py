@@ -66,12 +66,14 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
             "mean gap": mean(np.nan_to_num(gap), np.isfinite(gap)),
             "mean grade": mean(np.where(sent, values, 0.0), sent),
         }
+        judged = np.isfinite(graded[sent]).mean() if places and data.truth.grades else np.nan
         rows.append(
             {
-                "form": form, "memes": len(places), "rate": len(places) / len(turns),
+                "form": form, "memes": len(places), "rate": statistics.share(len(places) / len(turns)),
                 "sd of gaps": np.nanstd(gap) if np.isfinite(gap).any() else np.nan,
-                "judged": np.isfinite(graded[sent]).mean() if places and data.truth.grades else np.nan,
+                "judged": statistics.share(judged),
                 **{measure: float(got.value) for measure, got in measured[form].items()},
+                "follow-ups": statistics.share(measured[form]["follow-ups"].value),
                 **{name: timing_kappa(turns, places, theirs) for name, theirs in markers.items()},
             }
         )  # fmt: skip

@@ -9,7 +9,7 @@ import made_up
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import grades, page, report, schemas, settings, statistics, tables
+from memecmd_utils import grades, report, schemas, settings, statistics, tables
 from memecmd_utils.grades import GroundTruth, grades_of_placed
 from memecmd_utils.runs import Run
 
@@ -139,4 +139,4 @@ def write(folder: Path, gate: dict[str, Any] = GATE) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
     made = run(folder, gate=gate)
     with mock.patch.object(grades, "truth_of_run", lambda profile, dialogues, memes: truth_of(dialogues)):
-        return page.write_page(made, report.write_numbers(made))
+        return report.write_page(made, report.write_numbers(made))

@@ -1,0 +1,255 @@
+"""The tracked results: a few small files of the example run, in `reports/` for the READMEs and for CI.
+
+`python .ci/tracked.py refresh` copies them and fills in the READMEs' numbers; `compare` says where the run
+differs from them. A sentence names its number by an expression over `facts`.
+"""
+
+import csv
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from memecmd_utils import benchmark, files, report, statistics
+from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.report import percent
+from memecmd_utils.statistics import Estimate
+
+
+def read_numbers() -> dict[str, Any]:
+    """The tracked numbers."""
+    text = (paths.reports / "numbers.json").read_text(encoding="utf-8")
+    return json.loads(text, object_hook=statistics.from_json)
+
+
+# --- Numbers in sentences: what a sentence names, and how it is printed
+
+
+def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of `numbers.json` by names: `levels.greedy.fits`, `effects.greedy.difference.low`.
+
+    `effects` are those on the best measure that the run has: grades, else consistency. Memes of
+    `greedy` and `sampling` are compared with random ones at the same turns, in `timing` random memes at the
+    gate's turns with others.
+    """
+    truth, studies, landed = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
+    effects: dict[str, Any] = {}
+    for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
+        name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
+        known = row["metric"] in ("grade", "consistency") and row["effect"] in ("choice", "timing")
+        if known and np.isfinite(row["difference"].value):
+            effects.setdefault(name, row)
+    ndcg = [row for row in studies.get("ablation", ()) if row["measure"] == "nDCG@5"]
+    return {
+        **numbers,
+        "effects": effects,
+        "levels": _by(numbers["levels"], "strategy"),
+        "use": _by(numbers["meme_use"], "strategy"),
+        "agreement": _by(truth.get("agreement", ()), "what"),
+        "retrieval": truth.get("retrieval", []),
+        "placed": _by(landed.get("placed", ()), "split", "where", "who"),
+        "minus": _by(landed.get("differences", ()), "split", "where", "who", "minus", "measure"),
+        "sending": _by(landed.get("sending", ()), "split", "who"),
+        "gate": _by(landed.get("gate", ()), "split", "gate"),
+        "ranking": _by(landed.get("ranking", ()), "split", "what"),
+        "settings": _by(landed.get("settings", ()), "setting"),
+        "places": _by(landed.get("places", ()), "split", "who"),
+        "sequence": _by(landed.get("in_sequence", ()), "who"),
+        "screens": _by(landed.get("screenshots", ()), "source", "who"),
+        "sighted": _by(landed.get("sighted", ()), "what", "score"),
+        "ablation": _by(ndcg, "embedder", "compares"),
+        "forms": _by(studies.get("threshold", ()), "form"),
+        "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
+        "trust": studies.get("trust", []),
+        "claims": _by(studies.get("claims", ()), "claim"),
+    }
+
+
+def _by(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, Any]:
+    """Rows by the values of some columns, one dict inside of another."""
+    tree: dict[str, Any] = {}
+    for row in rows:
+        place = tree
+        for column in columns[:-1]:
+            place = place.setdefault(row[column], {})
+        place[row[columns[-1]]] = row
+    return tree
+
+
+def interval(estimate: Estimate, digits: int | None = None) -> str:
+    """An estimate with its interval, as its kind is printed or with so many digits."""
+    kind = estimate.kind if digits is None else estimate.kind._replace(digits=digits)
+    return str(replace(estimate, kind=kind))
+
+
+def number(value: Estimate | float | None, digits: int = 2, sign: str = "") -> str:
+    """A number with so many digits, without its interval; a dash where it is not known."""
+    value = value.value if isinstance(value, Estimate) else value
+    return "–" if value is None else f"{value:{sign}.{digits}f}"
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "percent": percent,
+    "number": number,
+    "interval": interval,
+}
+"""How sentences print a number: `levels.greedy.fits | percent`, `effects.greedy.difference | interval`."""
+
+
+def value_of(expression: str, numbers: Mapping[str, Any]) -> Any:
+    """What an expression over `facts` gives, such as `effects.greedy.difference.low > 0`."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    environment.filters.update(FILTERS)
+    try:
+        return environment.compile_expression(expression, undefined_to_none=False)(**facts(numbers))
+    except (jinja2.TemplateError, TypeError) as error:
+        raise MemecmdError(f"{expression}: {error}") from error
+
+
+NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
+"""A number in a sentence: `<!--= levels.greedy.fits | percent -->20%<!-- -->`."""
+HOLDS = re.compile(r"<!-- holds: (.*?) -->")
+"""What must be true of the numbers where the sentence below claims a direction."""
+_TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+PAGES = ("README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md")
+"""Pages whose numbers are filled in."""
+
+
+def filled(text: str, numbers: Mapping[str, Any], table_of: Callable[[str], str]) -> str:
+    """A page with the numbers and the rows of tables as they are now.
+
+    `table_of` gives a table as Markdown by name. The two lines above a table's rows are written by hand.
+    """
+
+    def rows(match: re.Match[str]) -> str:
+        name, head, made = match[1], match[2].splitlines()[:2], table_of(match[1]).splitlines()
+        if [line.count("|") for line in head] != [line.count("|") for line in made[:2]]:
+            head = made[:2]
+        lines = "\n".join([*head, *made[2:]]).replace("<u>", "<ins>").replace("</u>", "</ins>")
+        return f"<!-- table: {name} -->\n{lines}\n<!-- end -->"
+
+    text = NUMBER.sub(lambda match: f"<!--= {match[1]} -->{value_of(match[1], numbers)}<!-- -->", text)
+    return _TABLE.sub(rows, text)
+
+
+# --- Tracked results: a few small files of the example run, for the READMEs and compared by CI
+
+
+TOLERANCE = 1e-6 + 0.5e-6
+"""Numbers agree to 1e-6; files hold six decimals, and rounding may part nearly equal ones by one unit."""
+PIXEL_TOLERANCE = 0.02
+"""Largest mean difference of two pictures, as a share of the full range: fonts differ a little."""
+TRACKED = ("numbers.json", "placements.csv", "chat.png", "fig3_scores.png", "fig4_consistency.png")
+
+
+def refresh() -> list[Path]:
+    """Copy numbers, placements and pictures of the example into `reports/`, and fill in `PAGES`."""
+    folder = paths.reports / "example"
+    copied = [Path(shutil.copyfile(_find(folder, name), paths.reports / name)) for name in TRACKED]
+    if (folder / benchmark.FILE).is_file():  # by `make leaderboard`, which no run does by itself
+        copied.append(Path(shutil.copyfile(folder / benchmark.FILE, paths.reports / benchmark.FILE)))
+    numbers = read_numbers()
+
+    def table_of(name: str) -> str:
+        if name == "leaderboard":
+            return files.markdown(_leaders(benchmark.load(paths.reports)))
+        return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
+
+    for page in (paths.root / name for name in PAGES):
+        before = page.read_text(encoding="utf-8")
+        if (after := filled(before, numbers, table_of)) != before:
+            files.write_text(page, after)
+            copied.append(page)
+    return copied
+
+
+def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The best of the package's own systems, with the paper's score and random, in every split."""
+    own = [row for row in rows if row["kind"] == "package"]
+    splits = list(dict.fromkeys(row["split"] for row in own))[::-1]
+    best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
+    return report.printed(best, ("split", "system", "R@1", "nDCG@5", "judged@5", "difference", "p Holm"))
+
+
+def _find(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / "figures" / name):
+        if path.is_file():
+            return path
+    raise MemecmdError(f"{folder.name} has no {name}: run `make reproduce` first")
+
+
+def compare() -> list[str]:
+    """What differs between the example run and the tracked files; empty if nothing does."""
+    found = []
+    for name in TRACKED:
+        kept, made = paths.reports / name, _find(paths.reports / "example", name)
+        if name.endswith(".png"):
+            gap = picture_difference(kept, made)
+            found += [f"{name}: pictures differ by {gap:.3f}"] if gap > PIXEL_TOLERANCE else []
+        else:
+            found += differences(_values(kept), _values(made), name.partition(".")[0])
+    return found
+
+
+def differences(a: Any, b: Any, where: str = "") -> list[str]:
+    """Paths at which two JSON values differ: texts and ids exactly, floats beyond 1e-6 and rounding."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        found = [f"{where}.{key}: only in one" for key in sorted(a.keys() ^ b.keys())]
+        for key in sorted(a.keys() & b.keys()):
+            found += differences(a[key], b[key], f"{where}.{key}")
+        return found
+    if isinstance(a, list) and isinstance(b, list):
+        if len(a) != len(b):
+            return [f"{where}: {len(a)} and {len(b)} entries"]
+        return differences(dict(enumerate(a)), dict(enumerate(b)), where)
+    if float in (type(a), type(b)) and {type(a), type(b)} <= {int, float}:
+        same = math.isclose(a, b, rel_tol=0, abs_tol=TOLERANCE) or (math.isnan(a) and math.isnan(b))
+        return [] if same else [f"{where}: {a} and {b}"]
+    return [] if a == b and type(a) is type(b) else [f"{where}: {a!r} and {b!r}"]
+
+
+def _values(path: Path) -> Any:
+    """What a file holds. Of a CSV cells with a decimal point are numbers: an id such as 12e4567 is none."""
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    with path.open(encoding="utf-8", newline="") as handle:
+        return [
+            [float(cell) if re.fullmatch(r"-?\d+\.\d+", cell) else cell for cell in row]
+            for row in csv.reader(handle)
+        ]
+
+
+def picture_difference(a: Path, b: Path) -> float:
+    """Mean absolute difference of two pictures, 0 to 1; pictures of different size differ wholly."""
+    with Image.open(a) as first, Image.open(b) as second:
+        if first.size != second.size:
+            return 1.0
+        x, y = (np.asarray(image.convert("RGB"), dtype=float) for image in (first, second))
+    return float(np.abs(x - y).mean() / 255)
+
+
+def main(action: str) -> int:
+    """Run `refresh` or `compare`; the exit status."""
+    if action == "refresh":
+        print("\n".join(str(path.relative_to(paths.root)) for path in refresh()))
+        return 0
+    found = compare()
+    print("\n".join([*found, f"{len(found)} differences" if found else "the run equals the tracked results"]))
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1]))
+    except MemecmdError as error:
+        sys.exit(str(error))
