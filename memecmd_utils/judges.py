@@ -230,15 +230,12 @@ def answers_on_record(
     return questions
 
 
-def _place_and_meme(shown: Excerpt) -> tuple[Query, Meme]:
-    ((turn, meme),) = shown.memes.items()
-    return Query(shown.dialogue, turn), meme
-
-
 async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     """The questions about each meme, centred by its mean over held-out contexts."""
     split, contexts = halves(judge.dialogues), held_out_contexts(judge.dialogues, judge.profile)
-    pairs = [_place_and_meme(excerpt) for excerpt in shown]
+    pairs = [
+        (Query(excerpt.dialogue, turn), meme) for excerpt in shown for turn, meme in excerpt.memes.items()
+    ]
     model = judge.chat.backend.model.name
     at_home = await ask_yes_no(pairs, judge.chat, f"{model}: placed memes")
     memes = {meme.meme_id: meme for _, meme in pairs}
@@ -551,6 +548,12 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     A row a judge, reading and item (columns `SCORES`); nan where there is no score.
     """
     items, scores, names = draw_items(data), [], []
+    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
+    # Each pair once: a meme may be random and a hard negative.
+    excerpts = {
+        (name, turn, meme): Excerpt(dialogues[name], {turn: data.memes[meme]}, turn)
+        for name, turn, meme in sorted({item.pair for item in items})
+    }
 
     def add(judge: str, reading: str, values: Sequence[float]) -> None:
         scores.extend((judge, reading, *item, value) for item, value in zip(items, values, strict=True))
@@ -558,7 +561,7 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     for number in range(len(run.profile.evaluation.judges) if items else 0):
         with open_judge(run, number, data.dialogues, data.memes, names) as judge:
             names.append(judge.name)
-            answers = ask(_excerpts(items, data), judge)
+            answers = ask(excerpts, judge)
             readings = {P_YES: "raw", CENTRED: "overall"} if judge.kind == "yes_no" else {RATING: "overall"}
             for reading, score in readings.items():
                 mine = [answers[item.pair] for item in items]
@@ -566,15 +569,6 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     if items:
         _score_without_asking(run, data, items, add)
     return pd.DataFrame(scores, columns=list(SCORES))
-
-
-def _excerpts(items: Sequence[CheckItem], data: Turns) -> dict[tuple[str, int, str], Excerpt]:
-    """What a judge is shown: a meme before u_t, each pair once; it may be random and a hard negative."""
-    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
-    return {
-        (name, turn, meme): Excerpt(dialogues[name], {turn: data.memes[meme]}, turn)
-        for name, turn, meme in sorted({item.pair for item in items})
-    }
 
 
 def _score_without_asking(
@@ -597,8 +591,6 @@ def _score_without_asking(
         add(f"T under {name}", RETRIEVAL, values.tolist())
 
 
-AGAINST = {"random": "random", "hard": "hard negative"}
-"""What fitting memes are compared with, by its name in the columns."""
 TRUST = ("judge", "reading", "turns", "dialogues", "unscored", "AUC random", "AUC hard", "verdict")
 TRUSTED, TOPIC, NO_USE, REVERSED, UNTOLD = "trust", "topic only", "no", "reversed", "not told"
 YARDSTICK = "yardstick"
@@ -617,8 +609,8 @@ def trust(scores: pd.DataFrame) -> pd.DataFrame:
             "dialogues": group["dialogue_id"].nunique(),
             "unscored": int(group["score"].isna().sum()),
         }
-        for against, kind in AGAINST.items():
-            row[f"AUC {against}"] = statistics.cluster_auc(of_kind.get("fitting", []), of_kind.get(kind, []))
+        for column, kind in (("AUC random", "random"), ("AUC hard", "hard negative")):
+            row[column] = statistics.cluster_auc(of_kind.get("fitting", []), of_kind.get(kind, []))
         rows.append({**row, "verdict": verdict(reading, row["AUC random"], row["AUC hard"])})
     return pd.DataFrame(rows, columns=list(TRUST))
 

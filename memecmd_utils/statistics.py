@@ -212,8 +212,9 @@ def interval(left_out: LeftOut, kind: Kind = DIFFERENCE) -> tuple[np.ndarray, np
         effective = 1 / (left_out.share**2).sum(axis=0)
         t = stdtrit(np.maximum(effective - 1, 1), 1 - TAIL)
         if bounds is None:
-            down, up = _reach(left_out, t)
-            low, high = value - error * down, value + error * up
+            down, up = _skews(left_out)
+            more = 2 * t**2 + 1
+            low, high = value - error * (t + down * more), value + error * (t + up * more)
         else:
             width = bounds[1] - bounds[0]
             place = np.clip((value - bounds[0]) / width, 0, 1)
@@ -228,12 +229,6 @@ def interval(left_out: LeftOut, kind: Kind = DIFFERENCE) -> tuple[np.ndarray, np
             alike &= ~(at_low | at_high)
     known = (n >= MIN_CLUSTERS) & np.isfinite(gaps).all(axis=0) & np.isfinite(value) & ~alike
     return np.where(known, low, np.nan), np.where(known, high, np.nan)
-
-
-def _reach(left_out: LeftOut, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many standard errors an interval reaches down and up: t, and more where dialogues are skewed."""
-    down, up = _skews(left_out)
-    return t + down * (2 * t**2 + 1), t + up * (2 * t**2 + 1)
 
 
 def _skews(left_out: LeftOut) -> tuple[np.ndarray, np.ndarray]:

@@ -26,7 +26,6 @@ from memecmd_utils.drawing import (
     chat_from_dialogue,
 )
 from memecmd_utils.files import paths
-from memecmd_utils.schemas import Meme
 
 # --- fonts and figures
 
@@ -62,21 +61,12 @@ def width(text: str) -> float:
 @pytest.mark.parametrize(
     ("text", "limit", "lines"),
     [
-        ("今天天气好", 6, ["今天天", "气好"]),
         ("今天，好", 4, ["今", "天，", "好"]),  # no comma at the start of a line
         ("看《活着》吧", 4, ["看", "《活", "着》", "吧"]),  # no bracket left behind, none in front
-        ("他说“好的”。", 6, ["他说", "“好", "的”。"]),
-        ("用Python写", 8, ["用Python", "写"]),
-        ("我用Python", 8, ["我用", "Python"]),  # a word stays whole
-        ("共3,200人", 6, ["共", "3,200", "人"]),  # and so does a number
-        ("涨了12.5%呢", 5, ["涨了", "12.5%", "呢"]),
-        ("只要￥99呢", 6, ["只要", "￥99呢"]),
-        ("Привет мир", 13, ["Привет", "мир"]),  # in any alphabet
+        ("共3,200人", 6, ["共", "3,200", "人"]),  # a number stays whole, and so does a word
         ("hello big world", 9, ["hello big", "world"]),  # the space at the break is dropped
-        ("一\n\n二", 8, ["一", "", "二"]),
         ("一\r\n二\u2028三", 8, ["一", "二", "三"]),
         ("abcdefghij", 4, ["abcd", "efgh", "ij"]),  # wider than a line: cut where it must be
-        ("", 8, [""]),
         ("好\u200d呀\ufe0f", 8, ["好呀"]),  # nothing to draw
     ],
 )
@@ -115,23 +105,6 @@ def test_meme_stands_before_the_utterance_on_its_speakers_side() -> None:
     sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
     assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
     assert before.title == "老柏"
-
-
-def test_hash_changes_with_content_and_not_with_paths_or_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    memes = {2: "m1"}
-    spec = chat_from_dialogue(dialogue(), memes)
-    first = drawing.spec_sha256(spec)
-    reordered = dict(reversed(spec.model_dump(mode="json").items()))
-    assert drawing.spec_sha256(ChatSpec.model_validate(reordered)) == first
-    others = [
-        chat_from_dialogue(dialogue(), {}),
-        chat_from_dialogue(dialogue(), {2: "m2"}),
-        chat_from_dialogue(dialogue(), memes, n_turns=5),
-    ]
-    assert len({first, *map(drawing.spec_sha256, others)}) == 1 + len(others)
-    assert "png" not in spec.model_dump_json()  # a meme is its id; where its file lies is not content
-    monkeypatch.setattr(drawing, "RENDERER_VERSION", drawing.RENDERER_VERSION + 1)
-    assert drawing.spec_sha256(spec) != first
 
 
 @pytest.mark.parametrize(
@@ -220,14 +193,6 @@ def test_everything_shown_is_escaped() -> None:
 
 
 # --- lessons
-
-
-def meme(name: str, folder: Path, text: str = "收到") -> Meme:
-    Image.new("RGB", (40, 30), "red").save(folder / f"{name}.png")
-    return Meme(
-        meme_id=name, file=f"{name}.png", text=text, text_source="known", gloss="Got it", origin=name,
-        sha256=name, phash="0" * 16, width=40, height=30, source="drawn",
-    )  # fmt: skip
 
 
 def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:

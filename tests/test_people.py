@@ -145,18 +145,6 @@ def test_a_bad_row_is_refused_with_its_number(file, tmp_path, column, cell) -> N
 # --- what they say
 
 
-def test_tables_count_the_items_of_a_strategy() -> None:
-    made = form(n_items=60, of=dialogues(20))
-    given = answers(made)
-    liked = given.assign(overall=given[list(DIMENSIONS)].mean(axis=1)).groupby("item").overall.mean()
-    tables = people.ratings_summary(given, made.key)
-    drawn = made.key[made.key.strategy == "random"].item
-    row = tables["means"].query("scale == 'overall' and strategy == 'random'").iloc[0]
-    assert row["mean"].value == pytest.approx(liked[drawn].mean())
-    assert (row["items"], row.ratings) == (len(drawn), 3 * len(drawn))
-    assert min(alpha.value for alpha in tables["alpha"].alpha) > 0.5 and set(tables["alpha"].raters) == {3}
-
-
 def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     of, folder = dialogues(), tmp_path / "data"
@@ -172,32 +160,21 @@ def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypa
     ).read_text(encoding="utf-8")
     assert pd.read_csv(run.read("rating_key.csv")).item.tolist() == made.key.item.tolist()
     write_answers(tmp_path / "raw" / "ratings" / run.profile.name / "a.csv", answers(made))
+    given = answers(made)
     assert "3 person(s) gave" in people.people_of_run(run)[1]
-    assert "random" in (run.report / "tables" / "human_means.csv").read_text(encoding="utf-8")
+    liked = given.assign(overall=given[list(DIMENSIONS)].mean(axis=1)).groupby("item").overall.mean()
+    tables = people.ratings_summary(given, made.key)
+    drawn = made.key[made.key.strategy == "greedy"].item
+    row = tables["means"].query("scale == 'overall' and strategy == 'greedy'").iloc[0]
+    assert row["mean"].value == pytest.approx(liked[drawn].mean())
+    assert (row["items"], row.ratings) == (len(drawn), 3 * len(drawn))
+    assert min(alpha.value for alpha in tables["alpha"].alpha) > 0.5 and set(tables["alpha"].raters) == {3}
+    assert (run.report / "tables" / "human_means.csv").is_file()
     run.save([], schemas.Placement)
     assert people.people_of_run(run)[0] is None
 
 
 # --- the form in a real browser
-
-
-@pytest.fixture
-def page(tmp_path):
-    """Write a form, open it in a browser of its own, and return what the tests need."""
-    with browser.open_browser(1200, 900) as driver:
-        folder = tmp_path / "downloads"
-        folder.mkdir()
-        allow = {"behavior": "allow", "downloadPath": str(folder)}
-        driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
-
-        def open_form(**changes):
-            made = form(n_items=3, **changes)
-            written(tmp_path, made)
-            driver.get((tmp_path / "form.html").as_uri())
-            return driver, made, folder
-
-        yield open_form
-        assert browser.errors(driver) == []
 
 
 def by_id(driver, name: str):
@@ -210,53 +187,40 @@ def keys(driver, *pressed: str) -> None:
         driver.switch_to.active_element.send_keys(key)
 
 
-def begin(driver) -> None:
-    by_id(driver, "rater").send_keys("rater-1")
-    by_id(driver, "consent").click()
-    by_id(driver, "trial").click()
-    by_id(driver, "begin").click()
-
-
-def test_items_by_keyboard_a_reload_and_the_csv(page) -> None:
+def test_items_by_keyboard_a_reload_and_the_csv(tmp_path) -> None:
+    """Hostile texts are shown as text, and the page fits a phone."""
     from selenium.webdriver.common.keys import Keys
 
-    driver, made, folder = page()
-    keys(driver, Keys.TAB)  # from the top of the page to the name
-    keys(driver, "rater-1", Keys.TAB, " ", Keys.TAB, " ", Keys.TAB, Keys.ENTER)
-    # The first question has the focus; arrows change by five, End is 100, a blank takes the middle.
-    keys(driver, Keys.HOME, Keys.TAB, Keys.ARROW_RIGHT, Keys.TAB, Keys.END, Keys.TAB, " ", Keys.ENTER)
-    assert "missing" in by_id(driver, "say").text
-    keys(driver, Keys.HOME, Keys.ENTER)
-    browser.reload_until(driver, lambda: driver.execute_script("return state.position") == 1)
-    assert by_id(driver, "rater").get_attribute("value") == "rater-1"
-    assert not by_id(driver, "consent").is_selected(), "asked again"
-    by_id(driver, "consent").click()
-    by_id(driver, "begin").click()
-    by_id(driver, "back").click()
-    assert [by_id(driver, f"o{i}").text for i in range(5)] == ["0", "55", "100", "50", "0"]
-    driver.find_element("css selector", "#bar .download").click()
-    file = browser.downloaded(folder)
-    assert file.name == f"ratings_{made.form}_rater-1.csv"
-    (answer,) = pd.read_csv(file).itertuples()
-    assert [getattr(answer, name) for name in DIMENSIONS] == [0, 55, 100, 50, 0]
-    assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", 1)
-    assert people.collect(folder, made)[1] == 1, "a trial"
-
-
-def test_markup_is_shown_as_text_and_the_page_fits_a_phone(page) -> None:
-    driver, *_ = page(of=dialogues(text=NASTY))
-    browser.resize(driver, 390, 844)
-    widths = "return [document.documentElement.scrollWidth, innerWidth]"
-    assert driver.execute_script(widths) == [390, 390]
-    begin(driver)
-    assert driver.execute_script(widths) == [390, 390]
-    assert by_id(driver, "shown").location["y"] < 400 < by_id(driver, "answers").location["y"]
-    shown = [bubble.text for bubble in driver.find_elements("css selector", ".bubble")]
-    assert shown and all("</script><img src=x onerror=alert(1)><!--" in text for text in shown)
-    assert driver.execute_script("return document.querySelectorAll('#shown img').length") == 1
-    by_id(driver, "comment").send_keys('=1+1,"<b>')
-    for slider in driver.find_elements("css selector", "input[type=range]"):
-        assert slider.size["height"] >= 32
-        slider.send_keys(" ")
-    text = driver.execute_script("return csvText()")
-    assert text.split("\n")[1].endswith(""","'=1+1,""<b>",1""")
+    made, folder = form(n_items=3, of=dialogues(text=NASTY)), tmp_path / "downloads"
+    written(tmp_path, made)
+    folder.mkdir()
+    with browser.open_browser(1200, 900) as driver:
+        allow = {"behavior": "allow", "downloadPath": str(folder)}
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+        driver.get((tmp_path / "form.html").as_uri())
+        keys(driver, Keys.TAB)  # from the top of the page to the name
+        keys(driver, "rater-1", Keys.TAB, " ", Keys.TAB, " ", Keys.TAB, Keys.ENTER)
+        # The first question has the focus; arrows change by five, End is 100, a blank takes the middle.
+        keys(driver, Keys.HOME, Keys.TAB, Keys.ARROW_RIGHT, Keys.TAB, Keys.END, Keys.TAB, " ", Keys.ENTER)
+        assert "missing" in by_id(driver, "say").text
+        keys(driver, Keys.HOME, Keys.ENTER)
+        browser.reload_until(driver, lambda: driver.execute_script("return state.position") == 1)
+        assert by_id(driver, "rater").get_attribute("value") == "rater-1"
+        assert not by_id(driver, "consent").is_selected(), "asked again"
+        by_id(driver, "consent").click()
+        by_id(driver, "begin").click()
+        by_id(driver, "back").click()
+        assert [by_id(driver, f"o{i}").text for i in range(5)] == ["0", "55", "100", "50", "0"]
+        driver.find_element("css selector", "#bar .download").click()
+        file = browser.downloaded(folder)
+        assert file.name == f"ratings_{made.form}_rater-1.csv"
+        (answer,) = pd.read_csv(file).itertuples()
+        assert [getattr(answer, name) for name in DIMENSIONS] == [0, 55, 100, 50, 0]
+        assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", 1)
+        assert people.collect(folder, made)[1] == 1, "a trial"
+        by_id(driver, "comment").send_keys('=1+1,"<b>')
+        assert """'=1+1,""<b>""" in driver.execute_script("return csvText()")
+        shown = [bubble.text for bubble in driver.find_elements("css selector", ".bubble")]
+        assert shown and all("</script><img src=x onerror=alert(1)><!--" in text for text in shown)
+        assert browser.on_a_phone(driver, (tmp_path / "form.html").as_uri()) == 0
+        assert browser.errors(driver) == []
