@@ -4,30 +4,34 @@ python .ci/recordings.py check          # tracked ones and those of PROFILE: `ma
 python .ci/recordings.py promote RUN
 """
 
+import gzip
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from memecmd_utils import runs, settings
+from memecmd_utils import files, runs, settings
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm.recordings import (
-    NORM_TOLERANCE,
+    KEY_VERSION,
     REPLIES,
+    Form,
     Outcome,
     RecordingError,
     Recordings,
+    canonical,
     files_in,
     key_of,
     read_file,
     read_vectors,
-    write_file,
     write_vectors,
 )
+
+NORM_TOLERANCE = 0.01  # of a length of 1; rounding to float16 moves it by less than 0.001
 
 
 def check(profile: str) -> tuple[list[str], list[str]]:
@@ -67,6 +71,17 @@ def _vector_faults(path: Path) -> Iterator[str]:
     for key, row in read_vectors(path).items():
         length = np.linalg.norm(row.astype(np.float32))
         yield "" if abs(length - 1) < NORM_TOLERANCE else f"the vector of {key} has the length {length}"
+
+
+def write_file(target: Path, records: Iterable[tuple[Form, Any]]) -> int:
+    """Write (form, value) pairs as a tracked `.jsonl.gz`, sorted by form; return how many they are."""
+    lines = [
+        files.dumps({"v": KEY_VERSION, "key": key_of(form), "form": form, "value": value}) + "\n"
+        for form, value in sorted(records, key=lambda record: canonical(record[0]))
+    ]
+    with files.atomic_path(target) as part:
+        part.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    return len(lines)
 
 
 def promote(run: Path, mine: Path) -> Iterator[str]:

