@@ -9,15 +9,14 @@ from typing import Any
 
 import openai
 import pytest
-from fault_server import Answer, FaultServer, Simulated, chat_reply, error
+from fault_server import Answer, FaultServer, chat_reply, error
 from pydantic import BaseModel, SecretStr
 
-from memecmd_utils.dialogue import violations
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, endpoint
 from memecmd_utils.llm.endpoint import OpenAIBackend, is_local, read_reply
 from memecmd_utils.llm.replies import structured, utterance_text
-from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Endpoint
 
@@ -64,18 +63,21 @@ def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> N
     )  # fmt: skip
     with FaultServer([Answer(chat_reply("<think>嗯</think>好"))]).running() as server:
         parameters = {"max_tokens": "max_completion_tokens", "temperature": None}
-        (reply,) = ask(backend(server, parameters=parameters), asked)
+        sender = backend(server, parameters=parameters, extra_body={"enable_thinking": False})
+        (reply,) = ask(sender, asked)
     picture = {"type": "image_url", "image_url": {"url": "data:,AA"}}
     assert server.bodies == [
         {
             "model": "tiny", "seed": 3, "max_completion_tokens": 9, "logprobs": True, "top_logprobs": 5,
-            "min_p": 0.1,
+            "min_p": 0.1, "enable_thinking": False,
             "messages": [{"role": "user", "content": [{"type": "text", "text": "看"}, picture]}],
         }
     ]  # fmt: skip
     assert server.headers[0]["authorization"] == f"Bearer {KEY}" and server.paths == ["/v1/chat/completions"]
     assert (reply.text, reply.tokens_in, reply.tokens_out) == ("好", 11, 3)
     assert reply.think_characters == len("<think>嗯</think>")
+    forms = [asked.normal_form(sender.model, (), added) for added in (None, {}, sender.added)]
+    assert forms[0] == forms[1] != forms[2], "a further parameter is part of the key"
 
 
 @pytest.mark.parametrize(
@@ -100,20 +102,12 @@ def test_a_server_without_schemas_is_asked_in_json_mode_or_plain_text(knows, for
 # --- replies ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("finish", "meant"),
-    [(None, "stop"), ("end_turn", "stop"), ("MAX_TOKENS", "length"), ("sensitive", "content_filter")],
-)
-def test_finish_reasons_of_several_services(finish: str | None, meant: str) -> None:
-    assert read_reply(chat_reply("好", finish_reason=finish)).finish_reason == meant
-
-
-@pytest.mark.parametrize(
-    "body",
-    [None, [], {"choices": []}, {"choices": [{"message": "x"}]}, {"choices": [{"message": {"content": 7}}]}],
-)
-def test_a_body_that_is_no_completion_is_a_lost_reply(body: Any) -> None:
-    assert read_reply(body).finish_reason == "lost"
+def test_finish_reasons_of_several_services_and_bodies_that_are_no_completion() -> None:
+    meant = {None: "stop", "end_turn": "stop", "MAX_TOKENS": "length", "sensitive": "content_filter"}
+    for finish, reason in meant.items():
+        assert read_reply(chat_reply("好", finish_reason=finish)).finish_reason == reason
+    for body in (None, [], {"choices": []}, {"choices": [{"message": {"content": 7}}]}):
+        assert read_reply(body).finish_reason == "lost"
 
 
 def test_refusals_parts_thoughts_and_log_probabilities() -> None:
@@ -145,14 +139,9 @@ def test_of_a_reply_with_thoughts_only_the_reply_is_kept(form: str) -> None:
     assert structured(read_reply(chat_reply(form % (DRAFT, FINAL))), SummaryReply).scenario == "定稿"
 
 
-@pytest.mark.parametrize("token", ["<|im_end|>\n<|im_start|>user\n你好", "</s>", "【4†source】", "[EOS]"])
-def test_a_control_token_ends_a_reply(token: str) -> None:
-    assert read_reply(chat_reply(f"<|im_start|>assistant\n{REPLY}{token}")).text == REPLY
-
-
-def test_a_line_with_a_tag_or_json_breaks_a_rule_and_signs_alone_do_not() -> None:
-    for text in ("<answer>行啊", '{"text": "行啊"}', "行啊<br>吧"):
-        assert violations(utterance_text(Reply(text=text), ()), (), 99)[0].startswith("写了标记")
+def test_a_control_token_ends_a_reply_and_signs_of_a_text_do_not() -> None:
+    for token in ("<|im_end|>\n<|im_start|>user\n你好", "</s>", "【4†source】", "[EOS]"):
+        assert read_reply(chat_reply(f"<|im_start|>assistant\n{REPLY}{token}")).text == REPLY
     for plain in ("1<2，3>2", "我 <3 你", "【公告】今天放假"):
         assert utterance_text(read_reply(chat_reply(plain)), ()) == plain
 
@@ -161,59 +150,31 @@ def test_a_call_of_a_tool_is_read_by_its_arguments_and_a_thought_alone_is_told()
     call = {"content": None, "tool_calls": [{"function": {"name": "json", "arguments": FINAL}}]}
     assert structured(read_reply(chat_reply(None, message=call)), SummaryReply).scenario == "定稿"
     thought = chat_reply("", message={"content": "", "reasoning_content": "想" * 200}, finish_reason="length")
+
+    async def answers(asking: chat.Chat, n: int) -> list:
+        asked = [request(f"第{i}句", sampling=Sampling(max_tokens=60)) for i in range(n)]
+        return [await asking.ask(one, lambda reply: structured(reply, Mood)) for one in asked]
+
     with FaultServer(lambda _: Answer(thought)).running() as server:
-        (answer,) = chat.run(_answers(chat.Chat(backend(server)), 1))
+        (answer,) = chat.run(answers(chat.Chat(backend(server)), 1))
         assert answer.outcome == "length" and "60 tokens on thought (200 characters)" in answer.reason
         with pytest.raises(EndpointError, match=r"none of the first 20 answers .* on thought"):
-            chat.run(_answers(chat.Chat(backend(server)), 30))
-
-
-async def _answers(asking: chat.Chat, n: int) -> list:
-    asked = (request(f"第{i}句", sampling=Sampling(max_tokens=60)) for i in range(n))
-    return [await asking.ask(one, lambda reply: utterance_text(reply, ()) or _no_text()) for one in asked]
-
-
-def _no_text() -> None:
-    raise UnusableReply("empty reply")
-
-
-def test_a_further_parameter_is_sent_and_is_part_of_the_key() -> None:
-    further = {"enable_thinking": False, "chat_template_kwargs": {"n": 1}}
-    with FaultServer(lambda _: Answer(chat_reply("好"))).running() as server:
-        asked = backend(server, extra_body=further)
-        ask(asked, request())
-        assert further.items() <= server.bodies[0].items()
-    forms = [request().normal_form(asked.model, (), added) for added in (None, {}, further)]
-    assert forms[0] == forms[1] != forms[2]
+            chat.run(answers(chat.Chat(backend(server)), 30))
 
 
 # --- faults -------------------------------------------------------------------------------------------
-
-
-def test_where_one_call_in_five_fails_all_are_answered() -> None:
-    model = Simulated(faults=0.2, seed=1, hang=0.3)
-    with FaultServer(model).running() as server:
-        asked = backend(server, timeout_s=5)
-        replies = ask(asked, *(request(f"第{n}句") for n in range(60)), at_once=True)
-    lost = [reply for reply in replies if reply.finish_reason == "lost"]
-    assert all(reply.finish_reason in ("stop", "length", "lost") for reply in replies)
-    assert 0 < len(lost) < 12 and asked.tried_again > 0, "lost replies are asked for again by the chat"
 
 
 @pytest.mark.parametrize(
     ("answer", "told", "tries"),
     [
         (Answer(error("no such key"), 401), "refused the key .401.: check OPENAI_API_KEY.*no such key", 1),
-        (Answer([{"error": {"code": 400, "message": "API key not valid."}}], 400), "check OPENAI_API_KEY", 1),
         (Answer(error("no such model"), 404), "does not know the model 'tiny'.*no such model", 1),
         (Answer(error("pay first", code="insufficient_quota"), 429), "no credit left .429.: pay first", 1),
-        (Answer(error("pay first"), 402), "no credit left", 1),
         (Answer({"object": "error", "message": {"detail": [{"msg": "presence_penalty is extra"}]}}, 422),
          "presence_penalty is extra; `parameters: {presence_penalty: null}`", 1),
         (Answer(error("parameter.enable_thinking must be set to false for plain calls"), 400),
          "`extra_body: {enable_thinking: false}` adds one", 1),
-        (Answer({"detail": "use max_completion_tokens, not max_tokens"}, 400),
-         "parameters: {max_tokens: max_completion_tokens", 1),
         (Answer("<title>Proxy</title> says <b>no</b>", 403, "text/html"), "403.*Proxy says no", 1),
         (Answer("<html>hello</html>", 200, "text/html"), "not a chat completion: hello", 10),
         (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down.*run again", 3 + 5),

@@ -3,8 +3,8 @@ is read out of a reply, and that the example's texts and prompts are those that 
 """
 
 import asyncio
-import json
 import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -82,13 +82,11 @@ def test_twice_unchanged_then_twice_with_the_error_then_unscored(repeats, seeds,
 
 
 REASONS = [
-    (UnusableReply("empty reply"), "空的回复", None),
     (BrokenRules("x", ["太长（30字）", "有 {} 号"]), "太长（30字）；有 {} 号", None),
     (UnusableReply("not the numbers asked for", 2, [1, 1]), "需要编号1到2各一项，收到[1, 1]", None),
     ("我觉得 {很开心", "回复被截断", "it breaks off"),
     ('{"mood": 3}', "JSON 的字段不对：mood: Input should be a valid string",
      "fields of the JSON object are wrong: mood: Input should be a valid string"),
-    ("\x01", "回复不是 JSON 对象", "it is no JSON object"),
     (Reply(text="", refusal=True), "拒绝回答", "you refused to answer"),
 ]  # fmt: skip
 
@@ -112,13 +110,11 @@ def test_a_model_is_told_in_the_language_of_its_prompt_what_was_wrong(bad, chine
 
 
 def test_of_broken_rules_the_fewest_and_latest_are_kept() -> None:
-    backend = ScriptedBackend(["一二三四五六", "一二三四五", "五四三二一", *[""] * 6, "一二三四五六七"])
-    answer = ask(backend, parser=short)
-    assert (answer.value, answer.outcome, answer.violations) == (
-        "五四三二一",
-        "violations",
-        ["太长4", "太长5"],
-    )
+    given = ["一二三四五六", "一二三四五", "五四三二一", *[""] * 6, "一二三四五六七"]
+    asking = Chat(ScriptedBackend(given))
+    answer = chat.run(asking.ask(request(), short))
+    assert (answer.value, answer.violations) == ("五四三二一", ["太长4", "太长5"])
+    assert answer.outcome == "violations" and asking.usage.retries["broken rule"] == 3
 
 
 @pytest.mark.parametrize("lost", [Reply(text="", finish_reason="lost"), '{"mood": "开', "å¼€å¿ƒæ˜¯ä»€ä¹ˆ"])
@@ -131,19 +127,16 @@ def test_a_reply_that_did_not_arrive_whole_costs_no_attempt_but_comes_to_an_end(
 
 
 @pytest.mark.parametrize(
-    ("said", "parser", "counted"),
+    ("given", "counted"),
     [
-        ([GOOD], parse, {}),
-        (["不会", GOOD], parse, {"unusable reply": 1}),
-        (["一二三四", "一二三四", "好"], short, {"broken rule": 2}),
-        ([Reply(text="", refusal=True), GOOD], parse, {"refusal": 1}),
-        ([Reply(text=""), "<html>", "不会", '{"mood', GOOD], parse,
-         {"empty reply": 1, "garbled reply": 1, "unusable reply": 1, "cut reply": 1}),
+        ([GOOD], {}),
+        ([Reply(text="", refusal=True), Reply(text=""), "<html>", "不会", '{"mood', GOOD],
+         {"refusal": 1, "empty reply": 1, "garbled reply": 1, "unusable reply": 1, "cut reply": 1}),
     ],
 )  # fmt: skip
-def test_whatever_is_asked_again_is_counted_as_tried_again(said, parser, counted) -> None:
-    asking = Chat(ScriptedBackend(said))
-    chat.run(asking.ask(request(), parser))
+def test_whatever_is_asked_again_is_counted_as_tried_again(given, counted) -> None:
+    asking = Chat(ScriptedBackend(given))
+    chat.run(asking.ask(request(), parse))
     assert asking.usage.retries == counted and asking.usage.calls == 1 + sum(counted.values())
 
 
@@ -283,12 +276,10 @@ def test_the_bar_says_money_and_trouble(monkeypatch, tmp_path: Path) -> None:
     "text",
     [
         '好的，这是结果：\n```json\n{"mood": "开心", "score": "85"}\n```\n希望对你有帮助！',
-        "{'mood': '开心', 'score': 85,}",
         "{“mood”：“开心”，“score”：85}",
         '{"mood": "开心", // 备注\n "score": 85}',
         '格式 {"x": 1}，初稿 {"mood": "难过", "score": 5}\n改成 {"mood": "开心", "score": 85}',
         '<think>\n先试试 {"mood": "想", "score": 1}\n</think>\n{"mood": "开心", "score": 85}',
-        '{"mood": "开心", "score": 85, "ok": true, "more": [[{}], null]}',
     ],
 )
 def test_the_last_object_is_read_out_of_what_models_write(text: str) -> None:
@@ -298,7 +289,6 @@ def test_the_last_object_is_read_out_of_what_models_write(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[]", "no JSON object"),
         ('{"score": "很高"}', "wrong fields: mood: .*, score: "),
         ('{"mood": "开心", "score": NaN}', "number without a value"),
         ('{"score": 3, "mood": "开心，因为', "cut off"),
@@ -306,7 +296,6 @@ def test_the_last_object_is_read_out_of_what_models_write(text: str) -> None:
         ('{"mood": "\u200b\u202e"}', "empty text"),
         ("{'mood': '开\\n心'}", "repaired text"),
         ('{"mood": "' + "哈" * 50_000 + '"}', "too long"),
-        ("[" * 5000 + "{" * 90, "cut off"),
     ],
 )
 def test_what_cannot_be_used_says_why(text: str, reason: str) -> None:
@@ -321,17 +310,14 @@ def test_a_reply_cut_anywhere_is_never_repaired() -> None:
             replies.structured(Reply(text=whole[:cut], finish_reason="length"), Mood)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("阿橙：“今天好累”", "今天好累"),
-        ("<think>想</think>\n“真的吗？”他问\n第二句", "“真的吗？”他问"),
-        ("```\n甲: 《活着》\n```", "《活着》"),
-        ("\u200b\n", ""),
-    ],
-)
-def test_the_line_a_speaker_says(text: str, line: str) -> None:
-    assert replies.utterance_text(Reply(text=text), ("阿橙",)) == line
+def test_the_line_a_speaker_says() -> None:
+    for text, line in {
+        "阿橙：“今天好累”": "今天好累",
+        "<think>想</think>\n“真的吗？”他问\n第二句": "“真的吗？”他问",
+        "```\n甲: 《活着》\n```": "《活着》",
+        "\u200b\n": "",
+    }.items():
+        assert replies.utterance_text(Reply(text=text), ("阿橙",)) == line
 
 
 def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:
@@ -348,29 +334,23 @@ def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:
 # --- prompts and the example's texts --------------------------------------------------------------------
 
 
-def test_prompts_are_those_that_the_texts_were_written_with() -> None:
+def test_prompts_and_corpus_are_those_that_were_shipped() -> None:
     assert authored.prompt_notice() is None
     folders = (paths.example, paths.example / "untouched", paths.example / "untouched_2")
     assert [authored.changed_texts(folder) for folder in folders] == [[], [], []]
-    shipped = json.loads((paths.example / "prompt_hashes.json").read_text())
-    assert len(shipped) == 20 and shipped["summary"] == prompts.prompt_sha256("summary")
-
-
-@pytest.fixture
-def changed_prompts(tmp_path: Path, monkeypatch) -> Path:
-    for path in paths.prompts.glob("*.j2"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(paths, "prompts", tmp_path)
-    prompts._environment.cache_clear()
-    yield tmp_path
-    prompts._environment.cache_clear()
+    tasks = [task for task, _ in authored.texts()]
+    assert (tasks.count("utterance"), tasks.count("summary"), tasks.count("annotation")) == (846, 799, 200)
+    assert len(authored.load_news()) == 24 and len(authored.load_role_pairs()) == 23
+    assert set(authored.glosses()) >= {f"role-R{n:02d}-1/18" for n in range(1, 24)}
 
 
 def test_a_changed_prompt_changes_the_hash_of_all_that_include_it_and_brings_a_notice(
-    changed_prompts,
+    tmp_path: Path, monkeypatch
 ) -> None:
     before = {name: prompts.prompt_sha256(name) for name in ("summary", "utterance_late")}
-    with (changed_prompts / "rules.j2").open("a", encoding="utf-8") as handle:
+    shutil.copytree(paths.prompts, tmp_path / "prompts")
+    monkeypatch.setattr(paths, "prompts", tmp_path / "prompts")
+    with (paths.prompts / "rules.j2").open("a", encoding="utf-8") as handle:
         handle.write("再短一点。\n")
     assert [name for name in before if prompts.prompt_sha256(name) != before[name]] == ["utterance_late"]
     assert "utterance_late" in authored.prompt_notice() and "PROFILE=local" in authored.prompt_notice()
@@ -382,10 +362,3 @@ def test_authored_texts_do_not_look_at_the_prompt_and_say_how_to_go_live() -> No
     assert chat.run(backend.complete(asked)).text == authored.texts()["utterance", "role-R01-1/1"]
     with pytest.raises(authored.MissingText, match="PROFILE=local"):
         chat.run(backend.complete(request(subject="d/99")))
-
-
-def test_the_corpus_is_whole() -> None:
-    tasks = [task for task, _ in authored.texts()]
-    assert (tasks.count("utterance"), tasks.count("summary"), tasks.count("annotation")) == (846, 799, 200)
-    assert len(authored.load_news()) == 24 and len(authored.load_role_pairs()) == 23
-    assert set(authored.glosses()) >= {f"role-R{n:02d}-1/18" for n in range(1, 24)}
