@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import filelock
 import jinja2
 from markupsafe import Markup, escape
 from pydantic import BaseModel, ValidationError
@@ -133,6 +135,21 @@ def atomic_path(target: Path) -> Iterator[Path]:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(lock: filelock.BaseFileLock, waiting: str) -> Iterator[None]:
+    """Hold a lock until the block ends; where another process has it, say `waiting` and wait."""
+    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        print(waiting, file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def sha256(path: Path) -> str:

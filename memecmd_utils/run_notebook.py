@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatch
 from functools import cache, partial
 from pathlib import Path
@@ -118,19 +118,10 @@ def time_of(path: Path) -> int:
 # --- All of them
 
 
-@contextmanager
-def held(run_folder: Path) -> Iterator[None]:
-    """Hold a run's folder until the block ends; first wait, with a word, for another process that has it."""
-    run_folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(run_folder / ".lock")
-    try:
-        holding = lock.acquire(timeout=0)
-    except filelock.Timeout:
-        held_by = "is being made by another process: waiting (Ctrl-C ends only that)"
-        print(f"run {run_folder.name} {held_by}", file=sys.stderr)
-        holding = lock.acquire()
-    with holding:
-        yield
+def held(run_folder: Path) -> AbstractContextManager[None]:
+    """Hold a run's folder until the block ends; first wait for another process that has it."""
+    waiting = f"run {run_folder.name} is being made by another process: waiting (Ctrl-C ends only that)"
+    return files.held(filelock.FileLock(run_folder / ".lock"), waiting)
 
 
 def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) -> None:

@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import json
 import os
-import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from filelock import FileLock
 
 from memecmd_utils import files
 from memecmd_utils.files import MemecmdError
@@ -98,7 +98,10 @@ class Recordings:
         if self._own is None:
             yield
             return
-        with _lock(self._own):
+        # All that write to the file in this process share the lock.
+        name = self._own.with_name(f".{self._own.name}.lock")
+        lock = FileLock(name, is_singleton=True, thread_local=False)
+        with files.held(lock, f"another run records into {name.parent}: waiting for its end"):
             self._own.touch()
             if self._own.stat().st_size != self._own_bytes:  # others have appended, or were killed in a line
                 self._read(self._own)
@@ -149,24 +152,6 @@ class TextCache:
 
     def _form(self, key: str) -> Form:
         return {"key_version": KEY_VERSION, "task": self._task, "subject": key}
-
-
-@contextmanager
-def _lock(file: Path) -> Iterator[None]:
-    """Hold a file against other processes; all that write to it in this one share the lock."""
-    from filelock import FileLock, Timeout
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(file.with_name(f".{file.name}.lock"), is_singleton=True, thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"another run records into {file.parent}: waiting for its end", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def files_in(folder: Path, endings: tuple[str, ...] = REPLIES) -> list[Path]:
