@@ -39,22 +39,17 @@ class BatchService(Simulated):
             lines = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
             done = []
             for number, line in enumerate(lines[:-1]):
-                response = {"status_code": 200, "body": self.reply(number, line["body"])}
-                done.append({"custom_id": line["custom_id"], "response": response})
+                body = json.loads(self(line["body"]).body)
+                message = body["choices"][0]["message"]
+                # The second answer is unusable, the third holds a line separator.
+                odd = {1: "不会", 2: message["content"].replace("，", "\u2028，", 1)}
+                message["content"] = odd.get(number, message["content"])
+                done.append({"custom_id": line["custom_id"], "response": {"body": body}})
             self.files["out"] = "".join(files.dumps(line) + "\n" for line in done).encode()
             batch |= {"status": "completed", "output_file_id": "out"}
             batch["request_counts"]["completed"] = len(done)
         batch["seen"] = True
         return Answer({k: v for k, v in batch.items() if k != "seen"})
-
-    def reply(self, number: int, body) -> dict:
-        """The second of a batch's answers is unusable, the third holds a line separator."""
-        reply = json.loads(self(body).body)
-        message = reply["choices"][0]["message"]
-        message["content"] = (
-            "不会" if number == 1 else message["content"].replace("，", "\u2028，", number == 2)
-        )
-        return reply
 
 
 @pytest.fixture
@@ -75,17 +70,14 @@ def opened(service: BatchService, monkeypatch, **more) -> runs.Run:
     given |= {"models.endpoints.generator": model, **more}
     monkeypatch.setattr(settings, "settled", lambda *_: settings.load_profile("openai", given))
     run = runs.open_run("openai", "", "b")
-    memes = [
-        schemas.Meme(meme_id=f"m{n}", file=f"m{n}.png", text=f"第{n}张", text_source="known",
-                     picture_note="猫", origin="x", sha256=f"{n:064x}", phash="0" * 16,
-                     width=8, height=8, source="made up")
-        for n in range(5)
-    ]  # fmt: skip
-    run.save(memes, schemas.Meme)
+    memes = (made_up.meme(f"m{n}").model_copy(update={"text": f"第{n}张"}) for n in range(5))
+    run.save(list(memes), schemas.Meme)
     return run
 
 
 def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(service, monkeypatch) -> None:
+    with pytest.raises(MemecmdError, match="mode=auto"):
+        batches.send(opened(service, monkeypatch, **{"models.mode": "live"}), "annotation")
     run = opened(service, monkeypatch)
     assert batches.send(run, "annotation") == "5 questions of annotation are sent in b0"
     with pytest.raises(MemecmdError, match="batch fetch annotation"):
@@ -121,20 +113,12 @@ def test_the_ratings_of_a_judge_come_by_batch(service, monkeypatch) -> None:
     run = opened(service, monkeypatch, **given)
     dialogues, memes = [made_up.dialogue()], [made_up.meme("m1"), made_up.meme("m2")]
     placements = [made_up.placement(2, "m1"), made_up.placement(4, "m2", strategy="random")]
-    for schema, rows in (
-        (schemas.Meme, memes),
-        (schemas.Dialogue, dialogues),
-        (schemas.Placement, placements),
-    ):
-        run.save(rows, schema)
+    run.save(memes, schemas.Meme)
+    run.save(dialogues, schemas.Dialogue)
+    run.save(placements, schemas.Placement)
     assert batches.send(run, "evaluation") == "2 questions of evaluation are sent in b0"
     assert [batches.fetch(run, "evaluation")[-10:] for _ in range(2)] == ["0 answered", "1 answered"]
     assert not (run.folder / "ratings.parquet").exists(), "the stage writes its tables, not a batch"
     asked = len(service.lines)
     made = judges.rate(run, placements, {d.dialogue_id: d for d in dialogues}, {m.meme_id: m for m in memes})
     assert all(rating.overall for rating in made) and len(service.lines) == asked + 1
-
-
-def test_batches_need_mode_auto(service, monkeypatch) -> None:
-    with pytest.raises(MemecmdError, match="mode=auto"):
-        batches.send(opened(service, monkeypatch, **{"models.mode": "live"}), "annotation")

@@ -106,11 +106,8 @@ class FaultServer:
             handler.connection.close()
         elif not answer.hang:
             handler.send_response(answer.status)
-            for key, value in {
-                "Content-Type": answer.kind,
-                "Content-Length": str(len(answer.body)),
-                **answer.headers,
-            }.items():
+            usual = {"Content-Type": answer.kind, "Content-Length": str(len(answer.body))}
+            for key, value in (usual | answer.headers).items():
                 handler.send_header(key, value)
             handler.end_headers()
             handler.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
@@ -145,16 +142,14 @@ HTML = "<html><body><h1>Bad Gateway</h1></body></html>"
 class Simulated:
     """A model that answers by `fault_replies`; a share `faults` of all exchanges goes wrong.
 
-    `breaks` is the share of utterances that break a rule; `status` is what every request gets instead of an
-    answer. Every request is a line of `lines`, and of the file `log`.
+    `breaks` is the share of utterances that break a rule. Every request is a line of `lines`, and of the file
+    `log`.
     """
 
     faults: float = 0.0
     seed: int = 0
     latency: float = 0.0
     breaks: float = 0.0
-    hang: float = 60.0
-    status: int = 0
     log: str = ""
     lines: list[dict[str, Any]] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
@@ -162,15 +157,16 @@ class Simulated:
     def __call__(self, body: dict[str, Any]) -> Answer:
         if "input" in body:
             return Answer(vectors_of(body))
-        if self.status:
-            self._note({"task": "any", "fault": str(self.status)})
-            return Answer(error(f"simulated {self.status}"), self.status)
         asked = Asked(body, self.breaks)
         fault = self.fault(asked.fingerprint)
         reply = asked.reply(fault)
         usage = reply["usage"] if fault not in BUSY else Counter()
         tokens = usage["prompt_tokens"], usage["completion_tokens"]
-        self._note({"hash": asked.fingerprint, "task": asked.task, "fault": fault, "tokens": tokens})
+        line = {"hash": asked.fingerprint, "task": asked.task, "fault": fault, "tokens": tokens}
+        self.lines.append(line)
+        if self.log:
+            with Path(self.log).open("a") as handle:
+                handle.write(json.dumps(line) + "\n")
         return self.answer(fault, reply)
 
     def fault(self, name: str) -> str:
@@ -189,7 +185,7 @@ class Simulated:
             "429 seconds": {"retry_after": "0.3"},
             "429 date": {"retry_after": soon},
             "502 html": {"body": HTML, "kind": "text/html"},
-            "time-out": {"reset": True, "wait_s": self.hang},
+            "time-out": {"reset": True, "wait_s": 60.0},
             "reset": {"reset": True},
             "half body": {"cut": True},
             "html 200": {"body": HTML, "kind": "text/html"},
@@ -201,12 +197,6 @@ class Simulated:
         }.get(fault, {})
         usual = {"body": refusal, "status": int(status)} if status.isdigit() else {"body": reply}
         return Answer(**{"wait_s": self.latency, **usual, **more})
-
-    def _note(self, line: dict[str, Any]) -> None:
-        self.lines.append(line)
-        if self.log:
-            with Path(self.log).open("a") as handle:
-                handle.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

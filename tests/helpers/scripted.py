@@ -16,23 +16,15 @@ class ScriptedBackend(Backend):
         recordable: bool = True,
         repeats: bool = False,
     ) -> None:
-        self.model = ModelId(name="scripted")
-        self.recordable, self.repeats = recordable, repeats
+        self.model, self.recordable, self.repeats = ModelId(name="scripted"), recordable, repeats
         self.requests: list[Request] = []
-        self._function = replies if callable(replies) else None
-        self._replies = None if callable(replies) else iter(replies)
+        given = iter(()) if callable(replies) else iter(replies)
+        self._reply_to = replies if callable(replies) else lambda _: next(given)
 
     async def complete(self, request: Request) -> Reply:
         """Return the next reply; an exception among the replies is raised."""
         self.requests.append(request)
-        if self._function is not None:
-            reply = self._function(request)
-        else:
-            try:
-                reply = next(self._replies)
-            except StopIteration:
-                asked = f"{request.task} {request.subject} (request {len(self.requests)})"
-                raise RuntimeError(f"scripted replies ran out at {asked}") from None
+        reply = self._reply_to(request)
         if isinstance(reply, Exception):
             raise reply
         return Reply(text=reply) if isinstance(reply, str) else reply
