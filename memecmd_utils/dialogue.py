@@ -6,10 +6,11 @@ One's own dialogues come from a file instead; then only the third agent is asked
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 
 from memecmd_utils import files, library, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm import authored, prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.types import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.settings import Profile, ProfileError
@@ -45,20 +46,24 @@ class NoText(MemecmdError, RuntimeError):
     """The model has no usable text for a turn or a scenario, also after all attempts."""
 
 
-class Plan(NamedTuple):
-    """What the dialogues of a run start from, before any model is asked."""
+def plan(
+    items: Sequence[schemas.NewsItem], pairs: Sequence[schemas.RolePair], profile: Profile
+) -> tuple[list[schemas.NewsItem], list[tuple[schemas.RolePair, int]]]:
+    """What the dialogues of a run start from: news items, and role pairs, each with its number of scenarios.
 
-    news: list[schemas.NewsItem]
-    pairs: list[tuple[schemas.RolePair, int]]
-    """Each pair with the number of scenarios to write for it."""
-
-
-def plan(items: Sequence[schemas.NewsItem], pairs: Sequence[schemas.RolePair], profile: Profile) -> Plan:
-    """The cold starts of a run: at most `n_dialogues` of them, taken from news and role pairs in turn."""
+    These are at most `n_dialogues` cold starts, taken from both kinds in turn, and news in turn from each
+    topic, so that a small run is as balanced as a large one. `ProfileError` where there are too few news.
+    """
     n_news, n_role = sizes(profile)
+    by_topic = ([item for item in items if item.topic == topic] for topic in schemas.TOPICS)
+    ordered = [item for item in chain(*zip_longest(*by_topic)) if item]
+    if n_news > len(ordered):
+        raise ProfileError(
+            f"the run needs {n_news} news items, and there are {len(ordered)}: lower n_news or n_dialogues"
+        )
     each = profile.dialogue.scenarios_per_pair
     scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
-    return Plan(choose_news(items, n_news), [(pair, n) for pair, n in scenarios if n > 0])
+    return ordered[:n_news], [(pair, n) for pair, n in scenarios if n > 0]
 
 
 def sizes(profile: Profile) -> tuple[int, int]:
@@ -72,18 +77,6 @@ def sizes(profile: Profile) -> tuple[int, int]:
     return n_news, min(n_role, limit - n_news)
 
 
-def choose_news(items: Sequence[schemas.NewsItem], n: int) -> list[schemas.NewsItem]:
-    """Take `n` items in turn from each topic, so that a small run is as balanced as a large one."""
-    by_topic = [[item for item in items if item.topic == topic] for topic in schemas.TOPICS]
-    rounds = max((len(group) for group in by_topic), default=0)
-    ordered = [group[i] for i in range(rounds) for group in by_topic if i < len(group)]
-    if n > len(ordered):
-        raise ProfileError(
-            f"the run needs {n} news items, and there are {len(ordered)}: lower n_news or n_dialogues"
-        )
-    return ordered[:n]
-
-
 def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
     """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
     values = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
@@ -94,6 +87,12 @@ def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas
     """f_role (Eq. 9): both roles and the scene become a dialogue's context."""
     values, names = {"s": scenario, "pair": pair}, (pair.role_a, pair.role_b)
     return _cold_start("role", scenario.scenario_id, scenario.scenario, names, scenario.source, values)
+
+
+def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
+    """The start of one's own dialogue: nothing is known of it but its title."""
+    about = dialogue.model_dump(exclude={"turns", "summaries", "complete"})
+    return schemas.ColdStart(context=dialogue.title, brief=dialogue.title, **about)
 
 
 def _cold_start(
@@ -118,14 +117,12 @@ async def role_cold_starts(
     chat: Chat,
     profile: Profile,
     encode: Encode,
-    glosses: Mapping[str, str] | None = None,
 ) -> tuple[list[schemas.Scenario], list[schemas.ColdStart], list[schemas.Unfinished]]:
     """Have an agent write so many scenarios of each pair, pairs side by side, and make cold starts of them.
 
     Returns scenarios, their cold starts, and scenarios that came to nothing.
     """
-    work = (write_scenarios(pair, n, chat, profile, encode, glosses or {}) for pair, n in pairs)
-    written = await chat.side_by_side(work)
+    written = await chat.side_by_side(write_scenarios(pair, n, chat, profile, encode) for pair, n in pairs)
     by_id = {pair.pair_id: pair for pair, _ in pairs}
     scenarios = [scenario for done, _ in written for scenario in done]
     starts = [from_scenario(scenario, by_id[scenario.pair_id]) for scenario in scenarios]
@@ -133,7 +130,7 @@ async def role_cold_starts(
 
 
 async def write_scenarios(
-    pair: schemas.RolePair, n: int, chat: Chat, profile: Profile, encode: Encode, glosses: Mapping[str, str]
+    pair: schemas.RolePair, n: int, chat: Chat, profile: Profile, encode: Encode
 ) -> tuple[list[schemas.Scenario], list[schemas.Unfinished]]:
     """Have an agent write `n` scenarios of a pair, each with its details; also those that came to nothing.
 
@@ -148,12 +145,16 @@ async def write_scenarios(
         try:
             earlier = [scenario.scenario for scenario in done]
             texts, source = await _new_scene(pair, name, earlier, chat, encode, cap, seed)
-            texts |= await _details(pair, name, texts["scenario"], chat, seed)
+            request = _scenario_request("scenario_details", f"{name}/details", seed, pair, **texts)
+            answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.ScenarioDetails))
+            if answer.value is None:
+                raise NoText(f"no details for the scenario: {answer.outcome}: {answer.reason}")
+            texts |= answer.value.model_dump()
         except NoText as error:
             lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": str(error), "turns": []}
             failed.append(schemas.Unfinished(source=chat.backend.source, **lost, **made_by))
             continue
-        ids = {"scenario_id": name, "pair_id": pair.pair_id, "gloss": glosses.get(name, "")}
+        ids = {"scenario_id": name, "pair_id": pair.pair_id, "gloss": _gloss(source, name)}
         done.append(schemas.Scenario(source=source, **ids, **texts, **made_by))
     return done, failed
 
@@ -164,7 +165,7 @@ async def _new_scene(
     """A scenario with its cosine to the nearest `earlier` one, which is at most `cap`; and who wrote it."""
     correction, reason = [], ""
     for sample in range(NEW_SCENARIO_TRIES):
-        request = _scenario_request("scenario", name, schemas.ScenarioReply, seed, pair, earlier=earlier)
+        request = _scenario_request("scenario", name, seed, pair, earlier=earlier)
         messages = [*request.messages, *correction]
         request = request.model_copy(update={"sample": sample, "messages": messages})
         answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.ScenarioReply))
@@ -188,32 +189,28 @@ async def _new_scene(
     raise NoText(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
 
 
-async def _details(pair: schemas.RolePair, name: str, scenario: str, chat: Chat, seed: int) -> dict[str, Any]:
-    schema = schemas.ScenarioDetails
-    request = _scenario_request("scenario_details", f"{name}/details", schema, seed, pair, scenario=scenario)
-    answer = await chat.ask(request, lambda reply: replies.structured(reply, schema))
-    if answer.value is None:
-        raise NoText(f"no details for the scenario: {answer.outcome}: {answer.reason}")
-    return answer.value.model_dump()
-
-
 def _scenario_request(
-    prompt: str, subject: str, schema: type[BaseModel], seed: int, pair: schemas.RolePair, **values: object
+    prompt: Literal["scenario", "scenario_details"],
+    subject: str,
+    seed: int,
+    pair: schemas.RolePair,
+    **values: object,
 ) -> Request:
-    text = prompts.render(prompt, fence=prompts.fence, pair=pair, **relation(pair), **values)
+    relation = {dimension: names[getattr(pair, dimension)] for dimension, names in RELATION_NAMES.items()}
+    text = prompts.render(prompt, fence=prompts.fence, pair=pair, **relation, **values)
     return Request(
         task="scenario",
         subject=subject,
         messages=[Message(role="user", text=text)],
         sampling=Sampling(temperature=0.9, max_tokens=500),
         seed=seed,
-        reply_schema=schema,
+        reply_schema=schemas.ScenarioReply if prompt == "scenario" else schemas.ScenarioDetails,
     )
 
 
-def relation(pair: schemas.RolePair) -> dict[str, str]:
-    """How two people stand to each other, by dimension, in the words of the prompts."""
-    return {dimension: names[getattr(pair, dimension)] for dimension, names in RELATION_NAMES.items()}
+def _gloss(source: str, subject: str) -> str:
+    """English of an authored text; nobody has written one of any other."""
+    return authored.glosses().get(subject, "") if source == "authored" else ""
 
 
 # --- What a speaker is asked: four phases (Eq. 11-14), and the summary agent (Eq. 16)
@@ -227,12 +224,8 @@ HISTORY_TURNS = 17
 
 def phase_of(turn: int) -> Literal["initial", "early", "middle", "late"]:
     """Phase of a turn: t = 1, 2 <= t < 7, 7 <= t < 13, t >= 13 (Eq. 11-14)."""
-    if turn < 1:
-        raise ValueError(f"turns count from 1, got {turn}")
-    if turn == 1:
-        return "initial"
     if turn < 7:
-        return "early"
+        return "initial" if turn == 1 else "early"
     return "middle" if turn < 13 else "late"
 
 
@@ -348,23 +341,23 @@ async def answer_turn(
 
 
 async def utter(
-    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile, glosses: Mapping[str, str]
+    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
 ) -> schemas.Turn:
-    """u_t = A_t(P_t) (Eq. 15), with its English of `glosses`; `NoText` where the model has no usable text."""
+    """u_t = A_t(P_t) (Eq. 15); `NoText` where the model has no usable text."""
     answer = await answer_turn(start, earlier, chat, profile)
     if answer.value is None:
         raise NoText(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
     turn = len(earlier) + 1
     return schemas.Turn(
         text=answer.value,
-        gloss=glosses.get(f"{start.dialogue_id}/{turn}", ""),
+        gloss=_gloss(answer.source, f"{start.dialogue_id}/{turn}"),
         violations=answer.violations,
         **_about("utterance", f"utterance_{phase_of(turn)}", start.dialogue_id, turn, answer, profile),
     )
 
 
 async def summarise(
-    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
+    start: schemas.ColdStart | schemas.Dialogue, earlier: Sequence[str], chat: Chat, profile: Profile
 ) -> schemas.Summary:
     """(S, E, Psi) for the turn after `earlier` (Eq. 16); `unscored` says why there is none."""
     turn = len(earlier) + 1
@@ -395,7 +388,7 @@ def _about(
 
 
 async def talk(
-    start: schemas.ColdStart, chat: Chat, profile: Profile, glosses: Mapping[str, str], bar: Progress
+    start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Progress
 ) -> schemas.Dialogue | schemas.Unfinished:
     """Hold one dialogue u_1 ... u_T (Eq. 4, 5).
 
@@ -408,7 +401,7 @@ async def talk(
             if earlier := [turn.text for turn in turns]:
                 summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
             try:
-                turns.append(await utter(start, earlier, chat, profile, glosses))
+                turns.append(await utter(start, earlier, chat, profile))
                 bar.update()
             except NoText as error:
                 reason = str(error)
@@ -430,74 +423,49 @@ async def talk(
     return schemas.Dialogue(turns=turns, summaries=done, complete=True, source=source, **about, **made_by)
 
 
-class Generated(NamedTuple):
-    """What `generate` wrote."""
-
-    dialogues: list[schemas.Dialogue]
-    unfinished: list[schemas.Unfinished]
-
-
 async def generate(
-    starts: Sequence[schemas.ColdStart],
+    starts: Sequence[schemas.ColdStart | schemas.Dialogue],
     chat: Chat,
     profile: Profile,
     folder: Path,
-    glosses: Mapping[str, str] | None = None,
     unfinished: Sequence[schemas.Unfinished] = (),
-    own: Sequence[schemas.Dialogue] = (),
-) -> Generated:
+) -> tuple[list[schemas.Dialogue], list[schemas.Unfinished]]:
     """Hold all dialogues side by side and write them in the order of `starts` (Eq. 17).
 
     `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
-    which never began. Of a dialogue in `own` only the summaries that its file lacks are asked for. Without
-    any complete dialogue or any usable summary raises `NoText`.
+    which never began; both are returned. Of one's own dialogue, which stands among the starts as it was read,
+    only the summaries that it lacks are asked for. Without any complete dialogue or any usable summary raises
+    `NoText`.
     """
-    given = {dialogue.dialogue_id: dialogue for dialogue in own}
-    n_turns = (len(starts) - len(own)) * profile.dialogue.n_turns + sum(
-        len(dialogue.turns) for dialogue in own
+    n_turns = sum(
+        len(start.turns) if isinstance(start, schemas.Dialogue) else profile.dialogue.n_turns
+        for start in starts
     )
     with Progress(chat, n_turns, "turns", "turn") as bar:
-        work = (
-            sum_up(given[start.dialogue_id], start, chat, profile, bar)
-            if start.dialogue_id in given
-            else talk(start, chat, profile, glosses or {}, bar)
+        held = await chat.side_by_side(
+            (sum_up if isinstance(start, schemas.Dialogue) else talk)(start, chat, profile, bar)
             for start in starts
         )
-        held = [*unfinished, *await chat.side_by_side(work)]
-    made = Generated(
-        [one for one in held if isinstance(one, schemas.Dialogue)],
-        [one for one in held if isinstance(one, schemas.Unfinished)],
-    )
-    if made.unfinished and not made.dialogues:
-        lost = made.unfinished[0]
-        first = f"{lost.dialogue_id}, turn {lost.turn}: {lost.reason}"
+    dialogues = [made for made in held if isinstance(made, schemas.Dialogue)]
+    stopped = [*unfinished, *(made for made in held if isinstance(made, schemas.Unfinished))]
+    if stopped and not dialogues:
+        first = f"{stopped[0].dialogue_id}, turn {stopped[0].turn}: {stopped[0].reason}"
         raise NoText(f"no dialogue came to its end; the first: {first}")
-    summaries = [summary for one in made.dialogues for summary in one.summaries]
+    summaries = [summary for made in dialogues for summary in made.summaries]
     if summaries and all(summary.unscored for summary in summaries):
         raise NoText(f"no turn has a usable summary; the first: {summaries[0].unscored}")
-    files.write_jsonl(folder / "dialogues.jsonl", made.dialogues)
-    files.write_jsonl(folder / "unfinished.jsonl", made.unfinished)
-    return made
+    files.write_jsonl(folder / "dialogues.jsonl", dialogues)
+    files.write_jsonl(folder / "unfinished.jsonl", stopped)
+    return dialogues, stopped
 
 
-# --- One's own dialogues, read by `chats.load_dialogues`
-
-
-def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
-    """The start of one's own dialogue: nothing is known of it but its title."""
-    about = dialogue.model_dump(exclude={"turns", "summaries", "complete"})
-    return schemas.ColdStart(context=dialogue.title, brief=dialogue.title, **about)
-
-
-async def sum_up(
-    own: schemas.Dialogue, start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Progress
-) -> schemas.Dialogue:
+async def sum_up(own: schemas.Dialogue, chat: Chat, profile: Profile, bar: Progress) -> schemas.Dialogue:
     """One's own dialogue with the summaries that its file lacks (Eq. 16)."""
     texts = [turn.text for turn in own.turns]
     given = {summary.turn: summary for summary in own.summaries}
     summaries = []
     for turn in range(2, len(texts) + 1):
-        summaries.append(given.get(turn) or await summarise(start, texts[: turn - 1], chat, profile))
+        summaries.append(given.get(turn) or await summarise(own, texts[: turn - 1], chat, profile))
     bar.update(len(texts))
     return own.model_copy(update={"summaries": summaries})
 

@@ -22,8 +22,8 @@ import stage_run
 from memecmd_utils import dialogue, llm, runs
 run = runs.open_run("made", "", "run")
 with run.chat("generator", "dialogue_generation") as chat:
-    made = llm.run(dialogue.generate(stage_run.starts({DIALOGUES}), chat, run.profile, run.folder))
-print("dialogues:", made.dialogues)
+    dialogues, _ = llm.run(dialogue.generate(stage_run.starts({DIALOGUES}), chat, run.profile, run.folder))
+print("dialogues:", dialogues)
 """
 
 

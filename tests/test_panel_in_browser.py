@@ -11,7 +11,6 @@ import pytest
 from memecmd_utils import annotation, dialogue, files, news, runs, schemas, settings
 from memecmd_utils.files import paths
 from memecmd_utils.library import build_library
-from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 
 NOTEBOOK = "04_retrieval.ipynb"
@@ -37,12 +36,9 @@ def small_run(root: Path) -> None:
     with run.chat("annotator", "annotation") as chat:
         annotations = llm_chat.run(annotation.annotate(memes, chat, profile))
     files.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
-    starts = [
-        dialogue.from_news(item)
-        for item in dialogue.choose_news(news.load_news(profile), profile.dialogue.n_news)
-    ]
+    starts = [dialogue.from_news(item) for item in dialogue.plan(news.load_news(profile), [], profile)[0]]
     with run.chat("generator", "dialogue_generation") as chat:
-        llm_chat.run(dialogue.generate(starts, chat, profile, run.folder, authored.glosses()))
+        llm_chat.run(dialogue.generate(starts, chat, profile, run.folder))
 
 
 @pytest.fixture(scope="module")
