@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -64,6 +64,11 @@ class Exit(NamedTuple):
     reason: str = ""
     """Its row of `funnel.csv`: the filter that left it out, or the kind of fault."""
 
+    @classmethod
+    def undecodable(cls, reason: ImageRejected) -> "Exit":
+        """How a file leaves that is no picture, or none that can be read."""
+        return cls(UNDECODABLE, str(reason), reason.kind)
+
 
 @dataclass
 class Candidate:
@@ -84,8 +89,6 @@ class Candidate:
     gloss: str = ""
     kept_by_hand: bool = False
     meme: Meme | None = None
-    pixels: int = 0
-    """Width times height of the picture as the file holds it, before anything is scaled."""
     exit: Exit | None = None
 
 
@@ -104,25 +107,24 @@ def example_memes(folder: Path | None = None) -> list[Candidate]:
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders."""
-    by_source: dict[str, list[Candidate]] = {}
+    candidates: list[tuple[str, Candidate]] = []
     for source in dict.fromkeys(sources):
         if source == "example":
-            by_source[source] = example_memes()
+            candidates += ((source, candidate) for candidate in example_memes())
             continue
-        folder, by_source[source] = paths.user_path(source), []
+        folder = paths.user_path(source)
         described = descriptions(folder)
         for path in pictures.look_through(folder):
             origin = pictures.readable(path.relative_to(folder))
             note = picture_note(origin, described.get(path.name, ""))
             group = f"{source}/{PurePosixPath(origin).parent}"
-            by_source[source].append(Candidate(origin, origin, group, path, note))
+            candidates.append((source, Candidate(origin, origin, group, path, note)))
     # Two sources may hold the same path; then, and only then, the source is part of the name.
-    count = Counter(candidate.name for candidate in chain(*by_source.values()))
-    for source, candidates in by_source.items():
-        for candidate in candidates:
-            if count[candidate.name] > 1:
-                candidate.name = f"{source}/{candidate.name}"
-    return sorted(chain(*by_source.values()), key=lambda candidate: candidate.name)
+    count = Counter(candidate.name for _, candidate in candidates)
+    for source, candidate in candidates:
+        if count[candidate.name] > 1:
+            candidate.name = f"{source}/{candidate.name}"
+    return sorted((candidate for _, candidate in candidates), key=lambda candidate: candidate.name)
 
 
 def descriptions(folder: Path) -> dict[str, str]:
@@ -277,26 +279,26 @@ def close_pairs(hashes: Sequence[int], max_distance: int) -> list[tuple[int, int
     return pairs
 
 
-def near_duplicate_groups(
-    hashes: Sequence[int], texts: Sequence[str], max_distance: int = 6
-) -> tuple[list[list[int]], list[tuple[int, int]]]:
-    """Find near duplicates: hash distance <= `max_distance` and texts at least 0.9 alike.
+def near_duplicates(
+    hashes: Sequence[int], texts: Sequence[str]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Find near duplicates: at most six bits of the hash differ, and the texts are at least 0.9 alike.
 
     Memes share a picture and differ in the caption, so a hash alone would throw different memes away.
 
-    Returns groups and doubtful pairs, as positions in the input. A group has first the one to keep, which is
-    the earliest, then everything near it; what is near only to a dropped one stays. A pair of like pictures
-    is doubtful where one has no text, or neither while their hashes differ.
+    Returns near and doubtful pairs, as positions in the input. Of near ones the first is to keep; what is
+    near only to a dropped one stays. A pair of like pictures is doubtful where one has no text, or neither
+    while their hashes differ.
     """
     plain = [normalise_text(text) for text in texts]
-    groups, dropped, doubtful = {}, set(), []
-    for i, j, bits in close_pairs(hashes, max_distance):
+    near, dropped, doubtful = [], set(), []
+    for i, j, bits in close_pairs(hashes, 6):
         if bool(plain[i]) != bool(plain[j]) or (bits and not plain[i]):
             doubtful.append((i, j))
         elif i not in dropped and j not in dropped and alike(plain[i], plain[j], 0.9):
             dropped.add(j)
-            groups.setdefault(i, [i]).append(j)
-    return list(groups.values()), doubtful
+            near.append((i, j))
+    return near, doubtful
 
 
 def normalise_text(text: str) -> str:
@@ -316,7 +318,7 @@ def alike(a: str, b: str, min_similarity: float) -> bool:
     """Whether two normalised texts are equal or at least `min_similarity` similar."""
     # The lengths give an upper bound, far cheaper than the ratio.
     can_be = 2 * min(len(a), len(b)) >= min_similarity * (len(a) + len(b))
-    return a == b or (can_be and similarity(a, b) >= min_similarity)
+    return can_be and similarity(a, b) >= min_similarity
 
 
 # --- What is done with one image
@@ -339,13 +341,6 @@ class Reading(NamedTuple):
     size: tuple[int, int] = (0, 0)
     phash: int = 0
     """64-bit perceptual hash of the normalised copy."""
-    pixels: int = 0
-    """Width times height of the picture as the file holds it, before anything is scaled."""
-
-
-def undecodable(reason: ImageRejected) -> Exit:
-    """How a file leaves that is no picture, or none that can be read."""
-    return Exit(UNDECODABLE, str(reason), reason.kind)
 
 
 def filtered(filters: Filters, picture: Image.Image, text: str | None = None) -> Exit | None:
@@ -372,22 +367,25 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
     path, filters, text = job
     try:
         picture = decode(path)
+        if max(picture.size) > THINNEST * min(picture.size):
+            raise ImageRejected("too thin", f"{picture.width} x {picture.height}")
+        left_out = filtered(filters, picture)
+        if text is None and not left_out:
+            text = _text_on(picture, ocr or _ocr_of_process())
     except ImageRejected as reason:
-        return Reading(undecodable(reason))
-    if max(picture.size) > THINNEST * min(picture.size):
-        return Reading(undecodable(ImageRejected("too thin", f"{picture.width} x {picture.height}")))
-    if out := filtered(filters, picture):
-        return Reading(out)
-    pixels = picture.width * picture.height
-    try:
-        text = (ocr or _ocr_of_process()).read_text(picture) if text is None else text
-    except Exception as error:  # one odd picture must not end the reading of thousands
-        return Reading(undecodable(ImageRejected("the OCR engine failed", str(error))))
-    if out := filtered(filters, picture, text):
-        return Reading(out, text)
+        return Reading(Exit.undecodable(reason))
+    if left_out := left_out or filtered(filters, picture, text):
+        return Reading(left_out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     picture.thumbnail((640, 640), Image.Resampling.LANCZOS)
-    return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture), pixels)
+    return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture))
+
+
+def _text_on(picture: Image.Image, ocr: Any) -> str:
+    try:
+        return ocr.read_text(picture)
+    except Exception as error:  # one odd picture must not end the reading of thousands
+        raise ImageRejected("the OCR engine failed", str(error)) from error
 
 
 # --- Many images: here, in processes of this machine, or on Dask's workers; results in the order of the jobs
@@ -419,7 +417,7 @@ def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Ite
                     try:
                         yield next(readings)
                     except (ProcessExpired, TimeoutError):
-                        yield Reading(undecodable(ImageRejected(DIED)))
+                        yield Reading(Exit.undecodable(ImageRejected(DIED)))
             finally:
                 pool.stop()
 
@@ -445,23 +443,14 @@ def _ocr_of_process() -> RapidOcr:
 # --- The library
 
 
-class LibraryReport(NamedTuple):
-    """Numbers of files, and the tables that `build_library` wrote."""
-
-    found: int
-    kept: int
-    doubtful_pairs: int
-    rejected_csv: Path
-    funnel: Path
-
-
 def build_library(
     profile: Profile, run_dir: Path, ocr: Any = None, ocr_cache: TextCache | None = None
-) -> LibraryReport:
+) -> tuple[pd.DataFrame, int]:
     """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
-    `contact_sheet.html`. `LibraryError` for an unusable source or curation file, or if no meme is left.
+    `contact_sheet.html`. Returns the funnel and the number of doubtful pairs. `LibraryError` for an unusable
+    source or curation file, or if no meme is left.
     """
     candidates = find_candidates(profile.library.sources)
     decisions = _curate(candidates, profile)
@@ -469,15 +458,13 @@ def build_library(
     near, doubtful = _leave_out_near_duplicates([c for c in candidates if c.meme])
     memes = [c for c in candidates if c.meme and not c.exit]
     left_out = [c for c in candidates if c.exit]
-    report = LibraryReport(
-        len(candidates), len(memes), len(doubtful), run_dir / "rejected.csv", run_dir / "funnel.csv"
-    )
     rejected = pd.DataFrame([(c.name, c.exit.why) for c in left_out], columns=["file", "reason"])
-    files.write_frame(report.rejected_csv, rejected)
-    write_funnel(report.funnel, candidates, profile.library.filters)
+    files.write_frame(run_dir / "rejected.csv", rejected)
+    funnel = funnel_table(candidates, profile.library.filters)
+    files.write_frame(run_dir / "funnel.csv", funnel)
     if not memes:
         first = f"; the first: {left_out[0].name}: {left_out[0].exit.why}" if left_out else ""
-        raise LibraryError(f"no meme is left of {len(candidates)} files, see {report.rejected_csv}{first}")
+        raise LibraryError(f"no meme is left of {len(candidates)} files, see {run_dir}/rejected.csv{first}")
     memes.sort(key=lambda c: (c.meme.origin, c.meme.meme_id))
     page = files.templates().get_template("contact_sheet.html.j2")
     sheet = page.render(
@@ -486,11 +473,11 @@ def build_library(
     )  # fmt: skip
     files.write_text(run_dir / "contact_sheet.html", sheet)
     files.write_parquet(run_dir / "memes.parquet", [c.meme for c in memes], Meme)
-    return report
+    return funnel, len(doubtful)
 
 
-def _curate(candidates: Sequence[Candidate], profile: Profile) -> list["Decision"]:
-    """Mark the candidates that the curation file keeps or drops; what it says, empty without candidate."""
+def _curate(candidates: Sequence[Candidate], profile: Profile) -> list[list[str]]:
+    """Mark the candidates that the curation file keeps or drops; what it says, empty without one."""
     if profile.library.curation is None:
         return []
     by_name = {candidate.name: candidate for candidate in candidates}
@@ -501,6 +488,26 @@ def _curate(candidates: Sequence[Candidate], profile: Profile) -> list["Decision
         else:
             by_name[file].exit = Exit(CURATION, f"dropped by the curation file{': ' if why else ''}{why}")
     return decisions
+
+
+def read_curation(path: Path, known: Collection[str]) -> list[list[str]]:
+    """Read a curation file, a CSV with `file,action,why`: what a person decided of a file, `keep` or `drop`.
+
+    Of two rows on a file the last one holds. `LibraryError` names the line of what is wrong.
+    """
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
+    if not {"file", "action"} <= set(table.columns):
+        raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
+    table = table.reindex(columns=["file", "action", "why"], fill_value="").map(files.unguarded)
+    table["action"] = table["action"].str.strip().str.lower()
+    for row, (file, action, _) in enumerate(table.itertuples(index=False), start=2):
+        if action not in ("keep", "drop") or file not in known:
+            wanted = "a file of the sources, and keep or drop"
+            raise LibraryError(f"curation file {path.name} line {row}: {file!r}, {action!r} is not {wanted}")
+    return table.drop_duplicates("file", keep="last").to_numpy().tolist()
 
 
 def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candidate]:
@@ -543,31 +550,27 @@ def _read_all(
                 try:
                     sha256 = hashlib.sha256(pictures.read_bytes(candidate.path)).hexdigest()
                 except ImageRejected as reason:
-                    candidate.exit = undecodable(reason)
+                    candidate.exit = Exit.undecodable(reason)
                     continue
                 if first_with.setdefault(sha256, candidate.name) != candidate.name:
                     candidate.exit = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
                     continue
-                filters, text = (
-                    Filters() if candidate.kept_by_hand else profile.library.filters,
-                    candidate.text,
-                )
-                if cache is not None and text is None:
+                filters, text = profile.library.filters, candidate.text
+                if text is None and cache is not None:
                     text = cache.get(f"{sha256}|{ocr_id}")
                 todo.append((candidate, sha256))
-                jobs.append((candidate.path, filters, text))
+                jobs.append((candidate.path, Filters() if candidate.kept_by_hand else filters, text))
             readings = read_pictures(jobs, profile, ocr)
             for (candidate, sha256), (*_, known), reading in zip(todo, jobs, readings, strict=True):
                 if cache is not None and known is None and reading.text is not None:
                     cache.put(f"{sha256}|{ocr_id}", reading.text)
-                if reading.exit is not None:
-                    candidate.exit = reading.exit
-                    continue
-                candidate.meme, candidate.pixels = _meme(candidate, sha256, reading, profile), reading.pixels
-                with files.atomic_path(run_dir / candidate.meme.file) as target:
-                    target.write_bytes(reading.normal)
-                done += 1
-                bar.update()
+                candidate.exit = reading.exit
+                if reading.exit is None:
+                    candidate.meme = _meme(candidate, sha256, reading, profile)
+                    with files.atomic_path(run_dir / candidate.meme.file) as target:
+                        target.write_bytes(reading.normal)
+                    done += 1
+                    bar.update()
     copies = {c.meme.file for c in order if c.meme}
     for path in (run_dir / "memes").glob("*"):
         if f"memes/{path.name}" not in copies:
@@ -602,69 +605,32 @@ Pair = tuple[Candidate, Candidate]
 def _leave_out_near_duplicates(candidates: Sequence[Candidate]) -> tuple[list[Pair], list[Pair]]:
     """Mark near duplicates; pairs of the one that stays and the one that leaves, and doubtful pairs.
 
-    Of near duplicates the largest picture stays, of equally large ones the first by name. Example memes and
-    those kept by hand are never left out.
+    Of near duplicates the one with the largest copy stays, of equally large ones the first by name. Example
+    memes and those kept by hand are never left out.
     """
-    order = sorted(
-        candidates, key=lambda candidate: (not candidate.meme_id, -candidate.pixels, candidate.name)
+    order = sorted(candidates, key=lambda c: (not c.meme_id, -c.meme.width * c.meme.height, c.name))
+    near, doubtful = (
+        [(order[i], order[j]) for i, j in pairs]
+        for pairs in near_duplicates([int(c.meme.phash, 16) for c in order], [c.meme.text for c in order])
     )
-    groups, doubtful = near_duplicate_groups(
-        [int(candidate.meme.phash, 16) for candidate in order], [candidate.meme.text for candidate in order]
-    )
-    near = [(order[first], order[other]) for first, *others in groups for other in others]
-    near = [pair for pair in near if not (pair[1].meme_id or pair[1].kept_by_hand)]
+    near = [(first, other) for first, other in near if not (other.meme_id or other.kept_by_hand)]
     for first, other in near:
         other.exit = Exit(NEAR, f"near duplicate of {first.name}")
-    pairs = [(order[i], order[j]) for i, j in doubtful]
-    stay = [pair for pair in pairs if not (pair[0].exit or pair[1].exit)]
+    stay = [(first, other) for first, other in doubtful if not (first.exit or other.exit)]
     return sorted(near, key=lambda pair: pair[1].name), stay
 
 
-def write_funnel(target: Path, candidates: Sequence[Candidate], filters: Filters) -> None:
-    """Write `funnel.csv`: step, reason, the files that left there, and those left over.
+def funnel_table(candidates: Sequence[Candidate], filters: Filters) -> pd.DataFrame:
+    """How many files left at each step and for each reason, and how many are left then.
 
-    Filters in use stand in it even where nothing left.
+    Filters in use have a row even where nothing left.
     """
-    not_sampled = Exit(NOT_SAMPLED, "")
-    exits = [c.exit or not_sampled for c in candidates if c.exit or not c.meme]
+    exits = [c.exit or Exit(NOT_SAMPLED, "") for c in candidates if c.exit or not c.meme]
     counts = Counter((exit_.step, exit_.reason) for exit_ in exits)
-    in_use = {name for name, value in filters if value != getattr(Filters(), name)}
-    rows, left = [("found", "", len(candidates), len(candidates))], len(candidates)
-    for step in STEPS:
-        reasons = {reason for at, reason in counts if at == step} | (in_use if step == FILTER else set())
-        for reason in sorted(reasons or ({""} if step != FILTER else ())):
-            left -= counts[step, reason]
-            rows.append((step, reason, counts[step, reason], left))
-    rows.append(("kept", "", left, left))
-    files.write_frame(target, pd.DataFrame(rows, columns=["step", "reason", "files", "left"]))
-
-
-# --- The curation file that the contact sheet helps to fill
-
-
-class Decision(NamedTuple):
-    """What a person decided: `keep` a file that a filter or its near twin would push out, or `drop` it."""
-
-    file: str
-    action: Literal["keep", "drop"]
-    why: str
-
-
-def read_curation(path: Path, known: Collection[str]) -> list[Decision]:
-    """Read a curation file (CSV with `file,action,why`); `LibraryError` names the line of what is wrong."""
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
-    if not {"file", "action"} <= set(rows.columns):
-        raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
-    decisions: dict[str, Decision] = {}
-    for number, row in enumerate(rows.map(files.unguarded).to_dict("records"), start=2):
-        file, action = row["file"], row["action"].strip().lower()
-        where = f"curation file {path.name} line {number}"
-        if action not in ("keep", "drop"):
-            raise LibraryError(f"{where}: action {action!r} is neither keep nor drop")
-        if file not in known:
-            raise LibraryError(f"{where}: there is no file {file!r} in the sources")
-        decisions[file] = Decision(file, action, row.get("why", "").strip())
-    return list(decisions.values())
+    in_use = [name for name, value in filters if value != getattr(Filters(), name)]
+    never = {*STEPS} - {FILTER} - {step for step, _ in counts}
+    counts.update(dict.fromkeys([*((FILTER, name) for name in in_use), *((step, "") for step in never)], 0))
+    rows = [(*at, n) for at, n in sorted(counts.items(), key=lambda row: (STEPS.index(row[0][0]), row[0][1]))]
+    rows = [("found", "", len(candidates)), *rows, ("kept", "", len(candidates) - len(exits))]
+    table = pd.DataFrame(rows, columns=["step", "reason", "files"])
+    return table.assign(left=len(candidates) - table["files"].where(table["step"].isin(STEPS), 0).cumsum())
