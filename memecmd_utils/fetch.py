@@ -11,10 +11,11 @@ import subprocess
 import time
 import urllib.request
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -23,9 +24,6 @@ from tqdm.auto import tqdm
 from memecmd_utils import __version__, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 OFFLINE = ("MEMECMD_OFFLINE", "HF_HUB_OFFLINE")
 
@@ -77,16 +75,17 @@ class Source(BaseModel):
         note = f" {self.notes}." if self.notes else ""
         return f'Give its folder or file, SET="{self.key}=PATH"{clone}. It must hold {held}.{note}'
 
-    def missing_parts(self, path: Path) -> str:
-        """What a folder or a single file does not hold, in words; empty where everything is there."""
+    def why_not(self, path: Path) -> str:
+        """Why a folder, or a single file, is not this data set, in words; empty where everything is there."""
+        if not path.exists():
+            return f"{path} does not exist"
         if path.is_file():
             names = [pattern.rpartition("/")[2] for patterns in self.holds.values() for pattern in patterns]
-            return "" if any(map(path.match, names)) else " or ".join(names)
-        return "; ".join(
-            words
-            for words, patterns in self.holds.items()
-            if not any(any(path.glob(pattern)) for pattern in patterns)
-        )
+            lacking = [] if any(map(path.match, names)) else names
+        else:
+            parts = self.holds.items()
+            lacking = [words for words, patterns in parts if not any(any(path.glob(p)) for p in patterns)]
+        return f"{path} does not hold {', '.join(lacking)}" if lacking else ""
 
 
 def source_list(name: str) -> list[Source]:
@@ -229,10 +228,8 @@ class LocatedSource(NamedTuple):
     """`given` or `fetched`, or why it is missing."""
 
 
-def locate(
-    profile: Profile, *, fetch: bool = True, names: Collection[str] | None = None
-) -> dict[str, LocatedSource]:
-    """Look for the data sets `names` (None: all), fetch what no profile key names, and say where each is.
+def locate(profile: Profile, *, fetch: bool = True) -> dict[str, LocatedSource]:
+    """Look for the data sets, fetch what no profile key names, and say where each is, by name.
 
     Nothing is fetched without `fetch`, or where one of `OFFLINE` is set. Only what a user gave and is not
     what it should be raises `SourceError`.
@@ -240,7 +237,6 @@ def locate(
     return {
         source.name: _locate(source, getattr(profile.cm50, source.key), fetch and may_fetch())
         for source in source_list("template_sources")
-        if names is None or source.name in names
     }
 
 
@@ -254,40 +250,20 @@ def _locate(source: Source, given: str | None, fetch: bool) -> LocatedSource:
         except SourceError as error:
             why = str(error)
         if not commit_of(folder):
-            return LocatedSource(
-                source, None, why or ("fetching is off" if source.url else "not published for all")
-            )
-    lacking = source.missing_parts(folder) if folder.exists() else ""
-    if folder.exists() and not lacking:
-        return LocatedSource(source, folder, "given" if own else "fetched")
-    why = f"{folder} does not hold {lacking}" if lacking else f"{folder} does not exist"
-    if own:
-        raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
-    return LocatedSource(source, None, why)
-
-
-def source_table(located: Mapping[str, LocatedSource]) -> "pd.DataFrame":
-    """One row a data set: state, licence, and what to give where it is missing."""
-    import pandas as pd
-
-    rows = [
-        {
-            "data set": source.title,
-            "key": source.key,
-            "state": state if path else "missing",
-            "licence": source.licence,
-            "what to give": "" if path else source.how_to_provide(),
-        }
-        for source, path, state in located.values()
-    ]
-    return pd.DataFrame(rows)
+            why = why or ("fetching is off" if source.url else "not published for all")
+            return LocatedSource(source, None, why)
+    if why := source.why_not(folder):
+        if own:
+            raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
+        return LocatedSource(source, None, why)
+    return LocatedSource(source, folder, "given" if own else "fetched")
 
 
 # --- feeds and pictures -----------------------------------------------------------------------------------
 
 PRODUCT = "MemeCMD"
 """The name that robots.txt may address."""
-REDIRECTS, MOST_REDIRECTS = (301, 302, 303, 307, 308), 5
+MOST_REDIRECTS = 5
 TRY_AGAIN, TRIES, MOST_WAIT_S = (429, 500, 502, 503, 504), 3, 60.0
 """After these answers, and after a broken connection, an address is asked again."""
 TIME_OUT_S, DEADLINE_S = 20.0, 60.0
@@ -299,10 +275,10 @@ class FetchError(Exception):
 
 
 class Answer(NamedTuple):
-    """Status (200 or 304), headers with names in lower case, and unpacked body."""
+    """Status (200 or 304), headers (names in any case), and unpacked body."""
 
     code: int
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     body: bytes
 
 
@@ -317,6 +293,7 @@ class Client:
         self._http = httpx2.Client(
             headers={"User-Agent": agent, "Accept": accept},
             timeout=TIME_OUT_S,
+            event_hooks={"request": [self._before]},
             mounts={"all://localhost": None, "all://127.0.0.1": None},  # no proxy before this machine
         )
         self.max_bytes, self.pause_s = max_bytes, pause_s
@@ -326,82 +303,74 @@ class Client:
     def get(self, url: str, etag: str = "", last_modified: str = "") -> Answer:
         """Fetch an address over its redirects: 200, or 304 where `etag` or `last_modified` still hold.
 
-        Raises `FetchError`.
+        Asked again where that may help. Raises `FetchError`.
         """
-        conditions = {"If-None-Match": etag, "If-Modified-Since": last_modified}
-        headers = {name: value for name, value in conditions.items() if value}
-        return self._follow(url, headers, robots=True)
-
-    def _follow(self, url: str, headers: Mapping[str, str], robots: bool) -> Answer:
-        begun = url
-        for _ in range(MOST_REDIRECTS + 1):
-            if not host_of(url) or (begun.startswith("https:") and not url.startswith("https:")):
-                raise FetchError(f"{url[:200]!r} is not an address that can be fetched")
-            if robots and not self._allows(url):
-                raise FetchError(f"robots.txt of {host_of(url)} forbids {url}")
-            answer = self._ask(url, headers)
-            if answer.code in (200, 304):
-                return answer
-            if answer.code not in REDIRECTS:
-                raise FetchError(f"HTTP {answer.code}")
-            url = urljoin(url, answer.headers.get("location", ""))
-        raise FetchError(f"more than {MOST_REDIRECTS} redirects, the last to {url[:200]}")
-
-    def _allows(self, url: str) -> bool:
-        """What robots.txt says (RFC 9309): 4xx allows all; 5xx, 429 and silence allow nothing for now."""
-        from protego import Protego
-
-        origin = "{0.scheme}://{0.netloc}".format(urlsplit(url))
-        if origin not in self._rules:
-            try:
-                text = self._follow(f"{origin}/robots.txt", {}, robots=False).body.decode("utf-8", "replace")
-            except FetchError as error:
-                if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
-                    raise FetchError(f"robots.txt of {host_of(url)} cannot be read: {error}") from error
-                text = ""
-            self._rules[origin] = Protego.parse(text)
-        return self._rules[origin].can_fetch(url, PRODUCT)
-
-    def _ask(self, url: str, headers: Mapping[str, str]) -> Answer:
-        """One answer of any status; tried again where that may help."""
         import httpx2
 
+        conditions = {"If-None-Match": etag, "If-Modified-Since": last_modified}
+        headers = {name: value for name, value in conditions.items() if value}
         for tried in range(1, TRIES + 1):
             wait = 2.0**tried
-            self._wait_for_turn(url)
             try:
                 answer = self._request(url, headers)
             except httpx2.TransportError as error:
                 reason = f"{type(error).__name__}{way_to(url)}: {error}"
-            except (httpx2.InvalidURL, httpx2.DecodingError) as error:
+            except (httpx2.RequestError, httpx2.InvalidURL) as error:
                 raise FetchError(f"{type(error).__name__}: {error}") from error
             else:
-                if answer.code not in TRY_AGAIN:
+                if answer.code in (200, 304):
                     return answer
                 reason, asked = f"HTTP {answer.code}", answer.headers.get("retry-after", "")
                 wait = float(asked) if asked.isdecimal() else wait
+                if answer.code not in TRY_AGAIN:
+                    break
             if tried == TRIES or wait > MOST_WAIT_S:
-                raise FetchError(reason)
+                break
             time.sleep(wait)
-        raise AssertionError
+        raise FetchError(reason)
 
-    def _wait_for_turn(self, url: str) -> None:
-        origin, host = "{0.scheme}://{0.netloc}".format(urlsplit(url)), host_of(url)
-        delay = self._rules[origin].crawl_delay(PRODUCT) if origin in self._rules else None
+    def _before(self, request: Any) -> None:
+        """Refuse what is no address or what robots.txt forbids, and wait for the host's turn.
+
+        RFC 9309: 4xx instead of a robots.txt allows all; 5xx, 429 and silence allow nothing for now.
+        """
+        from protego import Protego
+
+        url = str(request.url)
+        if not (host := host_of(url)):
+            raise FetchError(f"{url[:200]!r} is not an address that can be fetched")
+        origin, delay = "{0.scheme}://{0.netloc}".format(urlsplit(url)), None
+        if request.url.path != "/robots.txt":
+            if origin not in self._rules:
+                try:
+                    text = self.get(f"{origin}/robots.txt").body.decode("utf-8", "replace")
+                except FetchError as error:
+                    if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
+                        raise FetchError(f"robots.txt of {host} cannot be read: {error}") from error
+                    text = ""
+                self._rules[origin] = Protego.parse(text)
+            if not self._rules[origin].can_fetch(url, PRODUCT):
+                raise FetchError(f"robots.txt of {host} forbids {url}")
+            delay = self._rules[origin].crawl_delay(PRODUCT)
         time.sleep(max(0.0, self._ready_at.get(host, 0.0) - time.monotonic()))
         self._ready_at[host] = time.monotonic() + max(self.pause_s, delay or 0.0)
 
     def _request(self, url: str, headers: Mapping[str, str]) -> Answer:
+        """One answer of any status but a redirect; these are followed, their bodies unread."""
         until, body = time.monotonic() + DEADLINE_S, b""
-        with self._http.stream("GET", url, headers=headers) as response:
-            for chunk in response.iter_bytes() if response.status_code == 200 else ():
-                body += chunk
-                if len(body) > self.max_bytes:
-                    raise FetchError(f"more than {self.max_bytes:,} bytes")
-                if time.monotonic() > until:
-                    raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
-            plain = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status_code, plain, body)
+        request = self._http.build_request("GET", url, headers=headers)
+        for _ in range(MOST_REDIRECTS + 1):
+            with closing(self._http.send(request, stream=True)) as response:
+                if request := response.next_request:
+                    continue
+                for chunk in response.iter_bytes() if response.status_code == 200 else ():
+                    body += chunk
+                    if len(body) > self.max_bytes:
+                        raise FetchError(f"more than {self.max_bytes:,} bytes")
+                    if time.monotonic() > until:
+                        raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
+                return Answer(response.status_code, response.headers, body)
+        raise FetchError(f"more than {MOST_REDIRECTS} redirects")
 
 
 def way_to(url: str) -> str:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import pandas as pd
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from memecmd_utils import dialogue, fetch, files, library, schemas
 from memecmd_utils.files import paths
@@ -117,30 +117,20 @@ def read_feeds(entries: Sequence[str]) -> list[Feed]:
             rows = [{**row, "topic": topic} for topic, listed in lists.items() for row in listed]
         else:
             rows = [dict(zip(("topic", "url"), entry.partition("=")[::2], strict=True)) for entry in entries]
-        feeds = [Feed.model_validate(row) for row in rows]
+        return TypeAdapter(Annotated[list[Feed], Field(min_length=1)]).validate_python(rows)
     except ValidationError as error:
         # Without the address, which may hold a password.
         raise NewsError(f"feeds: {error.errors(include_input=False)[0]['msg']}; {WRITE}") from None
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise NewsError(f"feeds: {entries[0]} cannot be read ({error}): {WRITE}") from error
-    if not feeds:
-        raise NewsError(f"news: feeds needs feeds: {WRITE}")
-    return feeds
 
 
 def collect_for(profile: Profile) -> str:
     """Collect a profile's news now and say how it went: what `make collect-news` prints."""
-    folder, feeds = collection_folder(profile), read_feeds(profile.dialogue.feeds)
-    items = collect(feeds, folder)
-    rows = ("{topic:<13} {new:>4} new  {url}: {status}".format(**row) for row in _rows(folder).values())
-    return "\n".join([*rows, f"{len(items):,} of {dialogue.sizes(profile)[0]:,} news items are in {folder}"])
-
-
-def _rows(folder: Path) -> dict[str, dict[str, Any]]:
-    """The rows of `feeds.csv` by address."""
-    path = folder / "feeds.csv"
-    table = pd.read_csv(path, dtype=str, keep_default_na=False) if path.is_file() else pd.DataFrame()
-    return {row["url"]: row for row in table.to_dict("records")}
+    folder = collection_folder(profile)
+    items = collect(read_feeds(profile.dialogue.feeds), folder)
+    fared = pd.read_csv(folder / "feeds.csv")[["topic", "new", "url", "status"]].to_string(index=False)
+    return f"{fared}\n{len(items):,} of {dialogue.sizes(profile)[0]:,} news items are in {folder}"
 
 
 def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
@@ -150,7 +140,10 @@ def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
     """
     from tqdm.auto import tqdm
 
-    items, rows = collected(folder), _rows(folder)
+    items, rows = collected(folder), {}
+    if (folder / "feeds.csv").is_file():
+        earlier = pd.read_csv(folder / "feeds.csv", dtype=str, keep_default_na=False)
+        rows = {row["url"]: row for row in earlier.to_dict("records")}
     seen = {mark for item in items for mark in marks(item)}
     client = fetch.Client("news feed reader of a research package", ACCEPT, MAX_BYTES)
     for feed in tqdm(feeds, desc="feeds", unit="feed"):

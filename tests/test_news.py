@@ -4,7 +4,6 @@ A collection only grows: a failing feed costs nothing, the same report is kept o
 bytes, which become plain text.
 """
 
-import csv
 import json
 import random
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+import pandas as pd
 import pytest
 from web_site import Site, open_site
 
@@ -56,8 +56,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def rows(folder: Path) -> dict[str, dict[str, str]]:
-    with (folder / "feeds.csv").open(encoding="utf-8", newline="") as handle:
-        return {row["url"].rpartition("/")[2]: row for row in csv.DictReader(handle)}
+    table = pd.read_csv(folder / "feeds.csv", dtype=str)
+    return {row["url"].rpartition("/")[2]: row for row in table.to_dict("records")}
 
 
 def test_where_news_come_from(tmp_path: Path) -> None:
@@ -66,12 +66,8 @@ def test_where_news_come_from(tmp_path: Path) -> None:
     item = {"source": "mine", "news_id": "1", "topic": "health", "title": "题", "text": "文"}
     (tmp_path / "my news.jsonl").write_text(json.dumps(item) + "\n", encoding="utf-8")
     assert news.load_news(Profile(name="p").replace(news=str(tmp_path / "my news.jsonl")))[0].title == "题"
-    for settings, message in (
-        ({"news": "nowhere.jsonl"}, "nowhere.jsonl' is not"),
-        ({"news": "feeds"}, "`feeds`"),
-    ):
-        with pytest.raises(NewsError, match=message):
-            news.load_news(Profile(name="p").replace(**settings))
+    with pytest.raises(NewsError, match=r"nowhere\.jsonl' is not"):
+        news.load_news(Profile(name="p").replace(news="nowhere.jsonl"))
 
 
 def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
@@ -82,9 +78,7 @@ def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
     asked = len(site.paths)
     assert news.load_news(profile) == items and len(site.paths) == asked, "enough lies there"
     path = news.collection_folder(profile) / "news.jsonl"
-    assert news.load_news(Profile(name="q").replace(news=str(path))) == items, (
-        "a collection is a file of news, too"
-    )
+    assert news.load_news(profile.replace(news=str(path))) == items, "a collection is a file of news, too"
     with pytest.raises(NewsError, match="needs 6 news items, but the feeds gave 5"):
         news.load_news(profile.replace(n_news=6))
     large = profile.replace(n_news=965, n_role_pairs=9, n_dialogues=10)
@@ -96,26 +90,26 @@ def test_good_and_bad_feeds_side_by_side(site: Site, tmp_path: Path) -> None:
     put(site, "robots.txt", "user-agent: *\ndisallow: /private")
     feeds = [
         put(site, "rss", rss(1, 2)),
-        put(site, "page", "<html><body>hello</body></html>"),
         put(site, "torn", rss(7, 8)[:-80]),
-        put(site, "none", rss()),
+        put(site, "page", "<html><body>hello</body></html>"),
         put(site, "private", rss(9)),
         put(site, "large", b"x" * 400_000),
         put(site, "busy", "", status=500),
     ]
     items = collect(feeds, tmp_path)
     status = {path: row["status"] for path, row in rows(tmp_path).items()}
-    assert [path for path, what in status.items() if what == "read"] == ["rss", "torn", "none"]
+    assert [path for path, what in status.items() if what == "read"] == ["rss", "torn"]
     assert "RSS" in status["page"] and "robots" in status["private"] and "500" in status["busy"]
     assert "bytes" in status["large"] and len(items) >= 3
     with pytest.raises(NewsError, match=r"(?s)none of the 2 feeds.*/page: failed.*/busy: failed"):
-        collect([feeds[1], feeds[-1]], tmp_path)
+        collect([feeds[2], feeds[-1]], tmp_path)
 
 
 def test_a_later_collection_adds_and_loses_nothing(site: Site, tmp_path: Path) -> None:
     feeds = [put(site, "a", rss(1, 2), ETag='"1"'), put(site, "b", rss(3))]
     first = collect(feeds, tmp_path)
-    put(site, "b", rss(4, 3))
+    report = first[0].text + "（完）"  # another outlet prints it, too
+    put(site, "b", rss(4, 3).replace("</channel>", rss(9, same=report).partition("频道</title>")[2]))
     second = collect(feeds, tmp_path)
     assert second[:3] == first and len(second) == 4 and rows(tmp_path)["a"]["status"] == "unchanged"
     put(site, "a", "", status=500)
@@ -127,18 +121,11 @@ def test_a_later_collection_adds_and_loses_nothing(site: Site, tmp_path: Path) -
     assert (kept.source, kept.published) == ("feed https://a.b/1", "2026-11-02T00:00:00Z")
 
 
-def test_the_same_report_by_another_outlet_is_kept_once(site: Site, tmp_path: Path) -> None:
-    report = "".join(random.Random(5).choices(LETTERS, k=150))
-    feeds = [put(site, "a", rss(1, same=report)), put(site, "b", rss(2, same=report + "（完）"))]
-    assert [item.link for item in collect(feeds, tmp_path)] == ["https://a.b/1"]
-
-
 def test_chinese_encodings_and_html_become_plain_text() -> None:
     gbk = rss(5, head='<?xml version="1.0" encoding="gb2312"?>').encode("gb18030")
     (item,) = read_feed(FEED, gbk, {"content-type": "text/xml"}, "2026-11-26")
-    assert (
-        item.title == "".join(random.Random(5).choices(LETTERS, k=180))[:9] and item.news_id[:7] == "sports-"
-    )
+    assert item.title == "".join(random.Random(5).choices(LETTERS, k=180))[:9]
+    assert item.news_id.startswith("sports-")
     html = "<script>x()</script><p>今天<b>很</b>热</p><p>多喝&nbsp;水 &lt;3</p>\u200b\x07"
     assert plain(html, 99) == "今天很热 多喝 水 <3" and plain("长" * 50, 9) == "长" * 9
     assert read_feed(FEED, rss(1, same="短").encode(), {}, "") == [], "too short to talk about"
@@ -146,9 +133,8 @@ def test_chinese_encodings_and_html_become_plain_text() -> None:
 
 @pytest.mark.parametrize(
     "entries",
-    [[], ["https://a.b"], ["weather=https://a.b"], ["sports=ftp://a.b/x"], ["sports=https://me:secret@a.b/x"],
-     ["nowhere.yaml"], ["my.yaml"]],
-)  # fmt: skip
+    [[], ["weather=https://a.b"], ["sports=https://me:secret@a.b/x"], ["nowhere.yaml"], ["my.yaml"]],
+)
 def test_what_cannot_be_asked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries) -> None:
     monkeypatch.setattr(paths, "root", tmp_path)
     (tmp_path / "my.yaml").write_text("sports: {url: x}", encoding="utf-8")

@@ -211,7 +211,7 @@ def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
 
 def memecap_items(run: Run) -> list[RetrievalItem]:
     """Memes of MemeCap's test set with a picture."""
-    source = fetch.locate(run.profile, fetch=False, names=("memecap",))["memecap"]
+    source = fetch.locate(run.profile, fetch=False)["memecap"]
     if source.path is None:
         raise DataSetError(f"{source.source.title} is not here ({source.state})")
     rows = [
