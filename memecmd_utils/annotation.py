@@ -84,24 +84,29 @@ async def annotate(
     """
     flag_unsafe = profile.library.flag_unsafe
 
+    def parse(reply: Reply) -> AnnotationReply:
+        value = replies.structured(reply, CheckedAnnotationReply if flag_unsafe else AnnotationReply)
+        if broken := repetitions(value):
+            raise BrokenRules(value, broken)
+        return value
+
     async def annotated(meme: Meme) -> Annotation:
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
-        answer = await chat.ask(request, lambda reply: read_reply(reply, flag_unsafe))
+        answer = await chat.ask(request, parse)
         bar.update()
-        texts, unscored, unsafe = dict.fromkeys(AnnotationReply.model_fields, ""), "", ""
+        texts, unscored = dict.fromkeys(AnnotationReply.model_fields, ""), ""
         if answer.value is None or answer.violations:
             unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
         else:
             texts = {name: getattr(answer.value, name) for name in texts}
-        if flag_unsafe:
-            unsafe = UNCHECKED if answer.value is None else answer.value.unsafe.replace("none", "")
+        unsafe = getattr(answer.value, "unsafe", UNCHECKED if flag_unsafe else "none")
         return Annotation(
             meme_id=meme.meme_id,
             unscored=unscored,
             source=answer.source,
             profile=profile.name,
-            unsafe=unsafe,
+            unsafe=unsafe.replace("none", ""),
             prompt_sha256=prompts.prompt_sha256(*prompt_files(flag_unsafe)),
             seed=seed,
             **texts,
@@ -112,14 +117,6 @@ async def annotate(
     if made and all(annotation.unscored for annotation in made):
         raise StageOutputError(f"no meme has a usable annotation; the first: {made[0].unscored}")
     return made
-
-
-def read_reply(reply: Reply, flag_unsafe: bool) -> AnnotationReply:
-    """The four dimensions of a reply; `UnusableReply`, or `BrokenRules` where two of them say the same."""
-    value = replies.structured(reply, CheckedAnnotationReply if flag_unsafe else AnnotationReply)
-    if broken := repetitions(value):
-        raise BrokenRules(value, broken)
-    return value
 
 
 def repetitions(value: AnnotationReply) -> list[str]:

@@ -175,20 +175,6 @@ def readable(path: Path) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def pictures_below(folder: Path) -> list[Path]:
-    """Files below `folder` with an image extension, sorted by path, no hidden ones; none if it is missing.
-
-    For folders whose file names say what a picture is, such as meme ids; `look_through` is for any folder.
-    """
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in EXTENSIONS
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and path.is_file()
-    ]
-
-
 def look_through(folder: Path) -> list[Path]:
     """All image candidates below `folder`, sorted by relative path, without hidden files; not decoded yet.
 
@@ -254,11 +240,8 @@ def montage(paths: Sequence[Path], columns: int = 6, side: int = 150) -> Image.I
     rows = -(-len(paths) // columns) or 1
     sheet = Image.new("RGB", (columns * side, rows * side), "white")
     for number, path in enumerate(paths):
-        with Image.open(path) as picture:
-            small = picture.convert("RGB")
-        small.thumbnail((side - 8, side - 8))
         row, column = divmod(number, columns)
-        sheet.paste(
-            small, (column * side + (side - small.width) // 2, row * side + (side - small.height) // 2)
-        )
+        with Image.open(path) as picture:
+            small = ImageOps.pad(picture.convert("RGB"), (side - 8, side - 8), color="white")
+        sheet.paste(small, (column * side + 4, row * side + 4))
     return sheet

@@ -4,30 +4,27 @@ Texts that say the same are asked for again and never kept; what is flagged as u
 """
 
 import json
-from pathlib import Path
 
 import made_up
 import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, files, release, retrieval
-from memecmd_utils.annotation import CheckedAnnotationReply
+from memecmd_utils import annotation, release, retrieval
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Request
-from memecmd_utils.schemas import Annotation, AnnotationReply
+from memecmd_utils.schemas import AnnotationReply
 from memecmd_utils.settings import Profile
 
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
 MEMES = [made_up.meme(f"m{n}").model_copy(update={"sha256": f"{n:064d}"}) for n in range(6)]
 PROFILE = Profile(name="p")
-CHECKED = PROFILE.replace(llm="openai", flag_unsafe=True)
 
 
-def annotate(backend: ScriptedBackend, image=None, profile=PROFILE, **options):
-    return chat.run(annotation.annotate(MEMES, Chat(backend, **options), profile, image))
+def annotate(backend: ScriptedBackend, profile=PROFILE):
+    return chat.run(annotation.annotate(MEMES, Chat(backend), profile))
 
 
 def test_every_meme_gets_its_four_dimensions_in_order() -> None:
@@ -40,11 +37,9 @@ def test_every_meme_gets_its_four_dimensions_in_order() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"s_minus": " 约 饭。"}, "s_minus 和 s_plus 说的一样"),
-        ({"s_plus": "Deadline 前夜", "s_minus": "ＤＥＡＤＬＩＮＥ前夜"}, "s_minus 和 s_plus 说的一样"),
+        ({"s_plus": "Deadline 前夜", "s_minus": "ＤＥＡＤＬＩＮＥ 前夜。"}, "s_minus 和 s_plus 说的一样"),
         ({"s_plus": "朋友约你吃饭的时候", "s_minus": "不是朋友约你吃饭的时候"}, "几乎一样"),
         ({"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}, ""),
-        ({"s_plus": "和同事在群里闲聊时发", "s_minus": "和老板在群里闲聊时发"}, "几乎一样"),
         ({"motivation": "开心"}, "motivation 和 emotion 说的一样"),
         ({"emotion": "无奈的自嘲，想休息", "motivation": "无奈自嘲，想休息"}, ""),
     ],
@@ -52,12 +47,6 @@ def test_every_meme_gets_its_four_dimensions_in_order() -> None:
 def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
     broken = annotation.repetitions(AnnotationReply(**FOUR | change))
     assert said in "".join(broken) and bool(broken) == bool(said)
-
-
-def test_no_authored_annotation_breaks_the_rule() -> None:
-    authored = files.read_jsonl(paths.example / "annotations.jsonl", Annotation)
-    replies = [AnnotationReply(**a.model_dump(include=set(FOUR))) for a in authored]
-    assert [annotation.repetitions(reply) for reply in replies] == [[]] * 200
 
 
 def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() -> None:
@@ -79,16 +68,13 @@ def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() ->
     assert "说的一样" in shown[3] and shown[0] == shown[2] != shown[3]
 
 
-def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture(tmp_path: Path) -> None:
+def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture() -> None:
     meme = MEMES[0].model_copy(update={"picture_note": "一只猫"})
     blind = annotation.annotation_request(meme, 1).messages[-1]
     assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
-    path = made_up.meme_files(tmp_path, (8, 8))["m1"]
-    picture = files.data_url(path.read_bytes())
-    seeing = annotation.annotation_request(meme, 1, lambda _: picture).messages[-1]
-    assert "看不到图" not in seeing.text
+    seeing = annotation.annotation_request(meme, 1, lambda meme: f"data:{meme.meme_id}").messages[-1]
+    assert "看不到图" not in seeing.text and seeing.images[0].load() == "data:m0"
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
-    assert seeing.images[0].load().startswith("data:image/png;base64,iVBOR")
     bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
     assert "没有可读的文字" in bare.messages[-1].text
 
@@ -105,20 +91,18 @@ def test_without_the_flag_request_and_prompt_hash_are_those_of_the_recordings() 
 
 
 def test_flagged_memes_keep_their_texts_and_carry_the_category() -> None:
-    flags = {"m1": "abuse", "m3": "sexual"}
+    flags = {"m1": {"unsafe": "abuse"}, "m4": {}}  # four items only: not a reply to what was asked
 
     def answer(request: Request) -> str:
-        assert "unsafe" in request.messages[-1].text and request.reply_schema is CheckedAnnotationReply
-        if request.subject == "m4":
-            return dumps(FOUR)  # four items only: not a reply to what was asked
-        return dumps(FOUR | {"unsafe": flags.get(request.subject, "none")})
+        assert "unsafe" in request.messages[-1].text
+        return dumps(FOUR | flags.get(request.subject, {"unsafe": "none"}))
 
-    done = {a.meme_id: a for a in annotate(ScriptedBackend(answer), profile=CHECKED)}
-    assert {name: a.unsafe for name, a in done.items()} == {
-        "m0": "", "m1": "abuse", "m2": "", "m3": "sexual", "m4": "unchecked", "m5": ""
-    }  # fmt: skip
-    assert done["m1"].s_plus == "约饭" and done["m4"].unscored and not done["m1"].unscored
-    assert [name for name, a in done.items() if a.usable] == ["m0", "m2", "m5"]
+    done = annotate(
+        ScriptedBackend(answer), profile=Profile(name="p").replace(llm="openai", flag_unsafe=True)
+    )
+    assert [a.unsafe for a in done] == ["", "abuse", "", "", "unchecked", ""]
+    assert done[1].s_plus == "约饭" and done[4].unscored and not done[1].unscored
+    assert [a.meme_id for a in done if a.usable] == ["m0", "m2", "m3", "m5"]
 
 
 def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release() -> None:

@@ -6,10 +6,8 @@ pictures, too.
 
 import io
 import os
-import struct
 import tracemalloc
 import warnings
-import zlib
 
 import numpy as np
 import pytest
@@ -28,13 +26,6 @@ def picture(size=(40, 30), colour=RED, mode="RGB"):
         {"RGBA": (*BLACK, 255), "CMYK": (0, 0, 0, 255), "1": 0, "P": 0}.get(mode, BLACK), (0, 0, 8, 8)
     )
     return image
-
-
-def noise(kind, size=(48, 40)):
-    values = np.random.default_rng(1).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(values).save(buffer, format=kind)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -64,9 +55,8 @@ def test_a_photo_is_turned_as_its_camera_says(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "mode", "grey"),
-    [("png", "RGBA", 0), ("png", "LA", 0), ("png", "LA", 255), ("png", "P", 255), ("webp", "RGBA", 230),
-     ("gif", "RGBA", 255)],
-)  # fmt: skip
+    [("png", "LA", 0), ("png", "P", 255), ("webp", "RGBA", 230), ("gif", "RGBA", 255)],
+)
 def test_letters_on_nothing_can_be_seen(tmp_path, kind, mode, grey) -> None:
     image = Image.new("RGBA", (60, 40), (grey, grey, grey, 0))
     image.paste((grey, grey, grey, 255), (10, 10, 30, 20))
@@ -101,16 +91,17 @@ def test_notes_in_a_png_spoil_nothing(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of broken TIFF tags and of large sizes
 def test_cut_and_damaged_bytes_are_refused_and_never_raise_anything_else(kind) -> None:
-    whole, rng = noise(kind), np.random.default_rng(7)
+    rng, buffer = np.random.default_rng(7), io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(buffer, format=kind)
+    whole = buffer.getvalue()
     for share in (0.03, 0.6):
         with pytest.raises(ImageRejected, match=r"broken image data|not an image"):
             pictures.decode_bytes(whole[: max(8, round(len(whole) * share))])
     for _ in range(60):
-        data = bytearray(whole)
-        for place in rng.integers(0, min(len(data), 400), 4):
-            data[place] = rng.integers(256)
+        data = np.frombuffer(whole, np.uint8).copy()
+        data[rng.integers(0, min(len(data), 400), 4)] = rng.integers(0, 256, 4)
         try:
-            assert pictures.decode_bytes(bytes(data)).mode == "RGB"
+            assert pictures.decode_bytes(data.tobytes()).mode == "RGB"
         except ImageRejected as reason:
             assert str(reason).startswith(reason.kind) and "\n" not in str(reason)
 
@@ -136,21 +127,8 @@ def test_what_is_no_picture_is_refused_with_a_plain_reason(tmp_path, name, data,
     assert refused.value.kind == why.partition(":")[0]
 
 
-def png_of_size(width, height):
-    """A valid 1-bit PNG of any size, packed by hand."""
-
-    def chunk(kind, body):
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    packer = zlib.compressobj(9)
-    row = bytes(1 + (width + 7) // 8)
-    data = b"".join(packer.compress(row * 1000) for _ in range(height // 1000)) + packer.flush()
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path) -> None:
-    (tmp_path / "bomb.png").write_bytes(png_of_size(9_000, 9_000))
+    Image.new("1", (9_000, 9_000)).save(tmp_path / "bomb.png")
     tracemalloc.start()
     with warnings.catch_warnings(), pytest.raises(ImageRejected, match="too many pixels"):
         warnings.simplefilter("error")
@@ -178,15 +156,13 @@ def test_a_folder_is_looked_through_in_order_without_links_pipes_or_hidden_files
     assert names == ["a/1.JPG", "a/no_extension", "a/text.png", "b/2.png", "c.TGS", "c.png", "pipe.png"]
     with pytest.raises(ImageRejected, match="not a regular file"):
         decode(folder / "pipe.png")
-    for empty, why in (
-        (folder / "b" / "none", "no image .*links are not followed"),
-        (folder / "x", "not exist"),
-    ):
-        if empty.name == "none":
-            empty.mkdir()
-            (empty / "link.png").symlink_to(folder / "c.png")
-        with pytest.raises(pictures.LibraryError, match=why):
-            pictures.look_through(empty)
+    empty = folder / "b" / "none"
+    with pytest.raises(pictures.LibraryError, match="not exist"):
+        pictures.look_through(empty)
+    empty.mkdir()
+    (empty / "link.png").symlink_to(folder / "c.png")
+    with pytest.raises(pictures.LibraryError, match=r"no image .*links are not followed"):
+        pictures.look_through(empty)
 
 
 def test_names_in_gbk_become_readable(tmp_path) -> None:

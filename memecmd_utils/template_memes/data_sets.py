@@ -275,8 +275,15 @@ def picture_folder(profile: Profile) -> Path:
 
 
 def pictures_below(folder: Path) -> dict[str, Path]:
-    """Image files below a folder by base name, which is the meme's id; the first by path counts."""
-    return {path.stem: path for path in reversed(pictures.pictures_below(folder))}
+    """Image files below a folder by base name, which is the meme's id, no hidden ones; the first counts."""
+    there = ((path, path.relative_to(folder).parts) for path in sorted(folder.rglob("*"), reverse=True))
+    return {
+        path.stem: path
+        for path, parts in there
+        if path.suffix.lower() in pictures.EXTENSIONS
+        and not any(part.startswith(".") for part in parts)
+        and path.is_file()
+    }
 
 
 def is_readable(file: Path) -> bool:
