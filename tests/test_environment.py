@@ -31,13 +31,15 @@ def locked() -> dict[str, list[str]]:
     return versions
 
 
-def test_the_lock_satisfies_the_project_and_leaves_optional_engines_out() -> None:
+def test_the_lock_satisfies_the_project_leaves_optional_engines_out_and_names_no_index() -> None:
     versions = locked()
     for requirement in wanted([*PROJECT["dependencies"], *EXTRAS["dev"]]):
         found = versions.get(canonicalize_name(requirement.name), [])
         assert found, f"{requirement.name} is not in requirements.lock: `make lock`"
         assert all(requirement.specifier.contains(version, prereleases=True) for version in found), found
     assert not {"torch", "torchvision", "sentence-transformers", "xllamacpp"} & versions.keys()
+    text = (paths.root / "requirements.lock").read_text(encoding="utf-8")
+    assert not re.search(r"^\s*(?:-i|--index-url|--extra-index-url|--find-links|-e)\b|https?://", text, re.M)
 
 
 def test_conda_gets_the_lock_and_the_makefile_asks_for_the_same_python() -> None:
@@ -47,8 +49,3 @@ def test_conda_gets_the_lock_and_the_makefile_asks_for_the_same_python() -> None
     makefile = (paths.root / "Makefile").read_text(encoding="utf-8")
     assert f"sys.version_info < {version}" in makefile
     assert f"--python-version {version[0]}.{version[1]} " in makefile
-
-
-def test_the_lock_names_no_index() -> None:
-    text = (paths.root / "requirements.lock").read_text(encoding="utf-8")
-    assert not re.search(r"^\s*(?:-i|--index-url|--extra-index-url|--find-links|-e)\b|https?://", text, re.M)

@@ -2,16 +2,17 @@
 answered request is asked again, caps hold, and an endpoint that is not there is one line.
 """
 
+import random
 import re
 import socket
-import subprocess
-import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import stage_run
 from fault_server import CONTENT
-from stage_run import checkout, datasets, finish, recorded, run_with_kills, simulated, start
+from stage_run import checkout, datasets, finish, recorded, simulated, start
 
 DIALOGUES, TURNS, MEMES = 8, 8, 8
 CALLS = DIALOGUES * (2 * TURNS - 1) + MEMES
@@ -24,20 +25,31 @@ def faultless(tmp_path_factory) -> tuple[dict[str, str], int]:
     folder = tmp_path_factory.mktemp("faultless")
     with simulated(folder, breaks=0.4) as server:
         root = checkout(folder, server.url, n_turns=TURNS)
-        ended = finish(start(root, DIALOGUES, MEMES))
-        assert ended["status"] == 0, ended
+        assert finish(start(root, DIALOGUES, MEMES)) == ""
         return datasets(root), server.count()
 
 
 def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(tmp_path: Path, faultless) -> None:
+    """Killed at moments that are drawn, each after a share of all calls."""
     whole, calls = faultless
+    kills, moments = 5, random.Random(7)
     with simulated(tmp_path, faults=0.2, breaks=0.4, seed=3, latency=0.02) as server:
         root = checkout(tmp_path, server.url, n_turns=TURNS)
-        ended = run_with_kills(root, server, DIALOGUES, MEMES, kills=5, seed=7, calls=calls)
-    assert ended["status"] == 0, ended
-    assert ended["again"] == [] and ended["recorded twice"] == 0
-    assert sum(ended["faults"].values()) > calls / 10
-    assert sum(ended["faults"][kind] for kind in CONTENT) > calls / 100
+        for kill in range(kills + 1):
+            done, first = set(recorded(root)), server.count()
+            process = start(root, DIALOGUES, MEMES)
+            if kill == kills:
+                assert finish(process) == ""
+            else:
+                wanted = first + int(calls * moments.uniform(0.2, 1.0) / (kills + 1))
+                while server.count() < wanted and process.poll() is None:
+                    time.sleep(0.01)
+                process.kill()
+                process.communicate()
+            assert not [line for line in server.lines(first) if line["hash"] in done], "asked again"
+        faults = Counter(line["fault"] for line in server.lines() if line["fault"])
+    assert max(recorded(root).values()) == 1, "nothing is recorded twice"
+    assert sum(faults.values()) > calls / 10 and sum(faults[kind] for kind in CONTENT) > calls / 100
     assert datasets(root) == whole
 
 
@@ -50,24 +62,23 @@ def test_a_cap_stops_and_a_raised_one_goes_on_without_paying_twice(
         done: set[str] = set()
         for value in values:
             first = server.count()
-            ended = finish(start(root, DIALOGUES, MEMES, settings=f"{cap}={value}"))
+            error = finish(start(root, DIALOGUES, MEMES, settings=f"{cap}={value}"))
             spent = server.usd() if cap == "max_usd" else server.count()
             at_once = IN_FLIGHT * max(map(stage_run.usd, server.lines())) if cap == "max_usd" else 0
             assert spent <= value + at_once
             assert not [line for line in server.lines(first) if line["hash"] in done], "paid for twice"
             done = set(recorded(root))
             if value != values[-1]:
-                assert re.search(rf"{cap}={value} .*run again to go on", ended["error"]), ended
+                assert re.search(rf"{cap}={value} .*run again to go on", error), error
                 assert spent > 0.5 * value, "the cap is made use of"
-    assert ended["status"] == 0, ended
-    assert datasets(root) == faultless[0]
+    assert error == "" and datasets(root) == faultless[0]
 
 
 def test_two_runs_of_one_profile_pay_once(tmp_path: Path, faultless) -> None:
     with simulated(tmp_path, breaks=0.4, latency=0.1) as server:
         root = checkout(tmp_path, server.url, n_turns=TURNS)
         for process in [start(root, DIALOGUES, MEMES, run=name) for name in ("one", "two")]:
-            assert finish(process)["status"] == 0
+            assert finish(process) == ""
         assert datasets(root, "one") == datasets(root, "two") == faultless[0]
         assert server.count() == faultless[1], "the second waits for the first and reads what it recorded"
 
@@ -77,9 +88,7 @@ def test_a_notebook_on_a_dead_endpoint_ends_with_one_line(tmp_path: Path) -> Non
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}/v1"  # bound, but nobody listens
         root = checkout(tmp_path, url, n_turns=4)
-        words = [sys.executable, "-m", "memecmd_utils", "run", "03_dialogue_generation", "run"]
-        environment = stage_run.environment(root, PROFILE="made")
-        done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        done = stage_run.command(root, "run", "03_dialogue_generation", "run", profile="made")
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "has not answered (no connection" in errors[0]

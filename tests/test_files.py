@@ -1,9 +1,12 @@
+"""Files are written whole or not at all, and read as they were written; cells and pages show texts as texts."""
+
 import csv
 import errno
 import json
 from pathlib import Path
 
 import jinja2
+import made_up
 import pandas as pd
 import pytest
 
@@ -16,14 +19,6 @@ from memecmd_utils.settings import Profile
 
 def turn(text: str = "早", **changes) -> Turn:
     return Turn(**{"source": "authored", "turn": 1, "speaker": "A", "text": text, **changes})
-
-
-def placement(**changes) -> Placement:
-    values = {
-        "source": "computed", "dialogue_id": "d", "turn": 2, "speaker": "B", "strategy": "random",
-        "meme_id": "m", "rank": None, "score": None, "gate_score": None, "threshold": None, "fold": "a",
-    }  # fmt: skip
-    return Placement(**{**values, **changes})
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -57,7 +52,7 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path) -> None:
 
 def test_parquet_keeps_missing_numbers_lists_and_types(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
-    rows = [placement(), placement(rank=2, score=0.5)]
+    rows = [made_up.placement(2, "m1", rank=None, score=None), made_up.placement(3, "m2")]
     files.write_parquet(path, rows, Placement)
     read = files.read_parquet(path, Placement)
     assert read == rows and isinstance(read[1].rank, int) and read[0].score is None
@@ -68,18 +63,14 @@ def test_parquet_keeps_missing_numbers_lists_and_types(tmp_path: Path) -> None:
     assert files.read_parquet(path, Placement) == []
 
 
-def test_parquet_of_another_schema_is_refused_and_bad_records_do_not_replace_good_ones(
-    tmp_path: Path,
-) -> None:
+def test_parquet_that_does_not_fit_is_refused_and_does_not_replace_a_good_file(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     files.write_parquet(path, [turn()], Turn)
     with pytest.raises(StageOutputError, match=r"p\.parquet: columns missing: \['news_id'"):
         files.read_parquet(path, NewsItem)
-    broken = turn().model_copy(update={"turn": 0})
     with pytest.raises(StageOutputError):
-        files.write_parquet(path, [broken], Turn)
-    assert files.read_parquet(path, Turn) == [turn()]
-    assert [p.name for p in tmp_path.iterdir()] == ["p.parquet"]
+        files.write_parquet(path, [turn().model_copy(update={"turn": 0})], Turn)
+    assert files.read_parquet(path, Turn) == [turn()] and [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize("text", ["=1+1.png", "+1", "-1-1.png", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''@x"])
@@ -108,35 +99,21 @@ def test_what_a_user_can_mend_is_one_line() -> None:
 # --- tables and pages
 
 
-TABLE = pd.DataFrame(
-    {
-        "Dataset": ["News-based 6 Turns", "a|b\nc"],
-        "mean": [1.23456, float("nan")],
-        "n": [3, 4],
-        "cell_1": ["**68.74** [68.10, 69.20] (n=3) ↑0.10", "<u>60.00</u> 5 % ↓1.00"],
-        "none": [None, "–"],
-    }
-)
-
-
-def test_tables_are_written_in_three_forms(tmp_path) -> None:
-    folder = tmp_path / "tables"
-    Run("made-up", Profile(name="made-up"), tmp_path, tmp_path).save_tables(one=TABLE, empty=TABLE[:0])
-    assert {p.name for p in folder.iterdir()} == {
-        f"{n}.{e}" for n in ("one", "empty") for e in ("csv", "md", "tex")
-    }
-    back = pd.read_csv(folder / "one.csv")
-    assert list(back.columns) == list(TABLE.columns) and back["mean"][0] == 1.23456
-    assert (folder / "one.md").read_text(encoding="utf-8") == files.markdown(TABLE)
-    assert (folder / "one.tex").read_text(encoding="utf-8").startswith("\\begin{tabular}")
-
-
-def test_html_escapes_everything_but_our_own_marks() -> None:
+def test_tables_are_written_in_three_forms_and_shown_escaped(tmp_path: Path) -> None:
     attack = "<script>alert('x')</script>"
-    frame = pd.DataFrame({"a": [attack, "**1.50** and <u>2.00</u>", 0.12345], "b": [1, 2, float("nan")]})
-    html = str(files.html_table(frame))
+    cells = ["**1.50** [1.10, 2.20] and <u>2.00</u> 5 %", attack]
+    table = pd.DataFrame({"what": cells, "mean": [1.23456, float("nan")], "n": [3, 4]})
+    Run("made-up", Profile(name="made-up"), tmp_path, tmp_path).save_tables(made=table, empty=table[:0])
+    folder = tmp_path / "tables"
+    written = {path.name for path in folder.iterdir()}
+    assert written == {f"{name}.{end}" for name in ("made", "empty") for end in ("csv", "md", "tex")}
+    back = pd.read_csv(folder / "made.csv")
+    assert list(back.columns) == list(table.columns) and back["mean"][0] == 1.23456
+    assert "**1.50** [1.10, 2.20] and <u>2.00</u> 5 %" in (folder / "made.md").read_text(encoding="utf-8")
+    assert "\\textbf{1.50}" in (folder / "made.tex").read_text(encoding="utf-8")
+    html = str(files.html_table(table))
     assert "<script>" not in html and "<b>1.50</b>" in html and "<u>2.00</u>" in html
-    assert "0.123" in html and "–" in html
+    assert "1.235" in html and "–" in html
 
 
 def test_values_are_escaped_and_a_missing_one_is_an_error() -> None:

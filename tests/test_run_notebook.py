@@ -99,22 +99,19 @@ def test_stages_side_by_side_end_before_what_follows_them(run: runs.Run, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("cells", "why"),
+    ("cell", "why"),
     [
-        (("1 / 0",), "cell 3 raised ZeroDivisionError"),
-        (("import sys; sys.exit(0)", "1"), "never ran|kernel died|SystemExit"),
-        (("import os; os._exit(1)",), "kernel died"),
+        ("1 / 0", "cell 3 raised ZeroDivisionError"),
+        ("import sys; sys.exit(0)", "never ran|kernel died|SystemExit"),
+        ("import os; os._exit(1)", "kernel died"),
     ],
 )
-def test_a_notebook_that_does_not_end_well_fails(run: runs.Run, cells, why) -> None:
-    notebook("one", *cells)
+def test_a_notebook_that_does_not_end_well_fails(run: runs.Run, cell: str, why: str) -> None:
+    notebook("one", cell, "1")
     with pytest.raises(NotebookFailed, match=why) as told:
         run_notebook.run_notebook(run, "one", PARAMETERS)
     left = run.report / "one.failed.ipynb"
     assert not (run.report / "one.ipynb").exists() and left.exists() == ("died" not in str(told.value))
-
-
-def test_a_parameter_that_a_notebook_lacks_is_an_error(run: runs.Run) -> None:
     notebook("one", "1", parameters="profile = 1")
     with pytest.raises(NotebookFailed, match="no parameter 'run_name'"):
         run_notebook.run_notebook(run, "one", PARAMETERS)
@@ -251,13 +248,10 @@ def test_every_link_of_a_site_leads_somewhere(site: Path) -> None:
     assert index.count('<a href="#">there</a>') == 2 and "passwd" not in index
     assert 'href="release.zip"' in card and "language: [zh]" not in card
     assert "This lesson has not run here" in pages["notebooks-07_template_memes.html"]
-
-
-def test_a_lesson_begins_with_title_question_and_idea(site: Path) -> None:
-    page = (site / "04_retrieval.html").read_text(encoding="utf-8")
-    assert "leave them as they are" not in page and "# a profile in data/profiles" not in page
-    first = [page.index(words) for words in ("<h1", "<p>Which meme fits", "What it reads and writes")]
-    assert first == sorted(first)
+    lesson = pages["04_retrieval.html"]
+    assert "leave them as they are" not in lesson and "# a profile in data/profiles" not in lesson
+    first = [lesson.index(words) for words in ("<h1", "<p>Which meme fits", "What it reads and writes")]
+    assert first == sorted(first), "a lesson begins with title, question and idea"
 
 
 def test_a_site_is_searched_in_english_and_chinese_without_a_network(site: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 from scripted import ScriptedBackend
 
 from memecmd_utils import runs
-from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import recordings as recordings_store
@@ -64,6 +63,8 @@ def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_fold
     auto.recordings("s").put({}, {"text": ""})
     assert (auto.write_dir / "s" / "w0.jsonl").is_file()
     assert auto.read_dirs == [paths.example / "recordings", auto.write_dir], "tracked ones come first"
+    open_run("example", "mode=recorded", "example-x").ocr_cache().put("picture", "文字")
+    assert open_run("example").ocr_cache().get("picture") == "文字", "a killed run reads it no second time"
 
 
 def test_a_live_run_needs_a_key_and_a_replay_no_key_server_or_engine() -> None:
@@ -112,11 +113,6 @@ def test_a_cap_in_dollars_needs_the_price(settings: str, price, monkeypatch: pyt
         assert prices(run.endpoint("generator"), run.profile) == price
 
 
-def test_texts_of_pictures_are_kept_in_every_mode() -> None:
-    open_run("example", "mode=recorded", "example-x").ocr_cache().put("picture", "文字")
-    assert open_run("example").ocr_cache().get("picture") == "文字", "a killed run reads it no second time"
-
-
 def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipped_ends() -> None:
     for settings, name in (("theta0=0.3", "example-12345678"), ("", ""), ("concurrency=2", "example")):
         run = open_run("example", settings, name)
@@ -137,17 +133,12 @@ def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipp
 
 
 def test_the_example_is_as_shipped_until_its_file_is_changed(tmp_path, monkeypatch) -> None:
-    shipped = settings_.load_profile("example")
-    assert settings_.is_as_shipped(shipped), "who changes the example changes `SHIPPED`"
     assert open_run("example", "max_calls=3 concurrency=2", "example").strict
     text = (paths.profiles / "example.yaml").read_text(encoding="utf-8")
-    for name in ("example", "mine"):
-        (tmp_path / f"{name}.yaml").write_text(
-            f"{text}retrieval: {{weights: [0.4, 0.2, 0.2, 0.2]}}\n", encoding="utf-8"
-        )
-    (tmp_path / "copy.yaml").write_text(text, encoding="utf-8")
+    for name, more in (("example", "retrieval: {weights: [0.4, 0.2, 0.2, 0.2]}\n"), ("copy", "")):
+        (tmp_path / f"{name}.yaml").write_text(text + more, encoding="utf-8")
     monkeypatch.setattr(paths, "profiles", tmp_path)
-    for name in ("example", "mine", "copy"):
+    for name in ("example", "copy"):
         run = open_run(name, "", name)
         assert run.name == name and not run.strict and run.embedder().compute
 

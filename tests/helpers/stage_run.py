@@ -1,18 +1,16 @@
 """Stages 02 and 03 at any size against a simulated endpoint, in a process of their own that may be killed.
 
-As a script it is that process: `stage_run.py PROFILE RUN SETTINGS DIALOGUES MEMES`. It prints `ready`, then
-one line of JSON at the end. As a module it holds what the tests and benchmarks of this share.
+As a script it is that process: `stage_run.py PROFILE RUN SETTINGS DIALOGUES MEMES`. It prints `ready`
+when it has loaded everything. As a module it holds what the tests and benchmarks of this share.
 """
 
 import contextlib
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,39 +30,31 @@ KEY = SecretStr("simulated")
 
 
 def starts(count: int) -> list[schemas.ColdStart]:
-    return [
-        schemas.ColdStart(
-            source="simulated",
-            dialogue_id=f"made-{number:05d}",
-            kind="news",
-            ref=f"made-{number:05d}",
-            title=f"第{number}号见闻",
-            name_a="阿橙",
-            name_b="老柏",
-            context=f"第{number}号见闻：楼下{number % 7 + 1}位邻居修好了{number % 13 + 2}把椅子。",
-            brief=f"他们在聊第{number}号见闻：{number}号楼下有人修椅子",
-        )
-        for number in range(1, count + 1)
-    ]
+    """Cold starts that all differ."""
+    made = []
+    for n in range(1, count + 1):
+        name, seen = f"made-{n:05d}", f"第{n}号见闻"
+        texts = {"context": f"{seen}：楼下{n % 7 + 1}位邻居修好了{n % 13 + 2}把椅子。"}
+        texts |= {
+            "brief": f"他们在聊{seen}：{n}号楼下有人修椅子",
+            "title": seen,
+            "name_a": "阿橙",
+            "name_b": "老柏",
+        }
+        made.append(schemas.ColdStart(source="simulated", dialogue_id=name, kind="news", ref=name, **texts))
+    return made
 
 
 def memes(count: int) -> list[schemas.Meme]:
-    return [
-        schemas.Meme(
-            source="simulated",
-            meme_id=f"m{number:05d}",
-            file=f"m{number:05d}.png",
-            text=f"第{number}张图上的字",
-            text_source="known",
-            picture_note=f"一只猫第{number}次伸懒腰",
-            origin="simulated",
-            sha256=f"{number:064x}",
-            phash=f"{number:016x}",
-            width=8,
-            height=8,
-        )
-        for number in range(1, count + 1)
-    ]
+    """Memes that all differ; there are no files of them."""
+    made = []
+    for n in range(1, count + 1):
+        name, size = f"m{n:05d}", {"width": 8, "height": 8}
+        hashes = {"sha256": f"{n:064x}", "phash": f"{n:016x}"}
+        texts = {"text": f"第{n}张图上的字", "text_source": "known", "picture_note": f"一只猫第{n}次伸懒腰"}
+        about = {"meme_id": name, "file": f"{name}.png", "origin": "simulated", "source": "simulated"}
+        made.append(schemas.Meme(**about, **texts, **hashes, **size))
+    return made
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
@@ -106,7 +96,7 @@ def project(root: Path) -> Path:
 # --- the process that is killed ---------------------------------------------------------------------
 
 
-def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str) -> dict[str, Any]:
+def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str) -> None:
     """Annotate, then talk; files go where the notebooks write theirs."""
     import openai  # noqa: F401  (before `ready`: loading it is not what is measured)
 
@@ -115,18 +105,11 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
 
     run = runs.open_run(profile, settings, name)
     print("ready", flush=True)
-    begun = time.monotonic()
     with run.chat("annotator", "annotation") as chat:
         made = llm_chat.run(annotation.annotate(memes(int(n_memes)), chat, run.profile))
     files.write_jsonl(run.write("annotations.jsonl"), made)
     with run.chat("generator", "dialogue_generation") as chat:
-        work = dialogue.generate(starts(int(n_dialogues)), chat, run.profile, run.folder)
-        llm_chat.run(work)
-    seconds = time.monotonic() - begun
-    return {
-        "seconds": seconds,
-        **chat.usage.as_dict(),
-    }
+        llm_chat.run(dialogue.generate(starts(int(n_dialogues)), chat, run.profile, run.folder))
 
 
 # --- around it --------------------------------------------------------------------------------------
@@ -204,16 +187,14 @@ def start(
     return process
 
 
-def finish(process: subprocess.Popen, timeout_s: float = 120) -> dict[str, Any]:
-    """Wait for its end; what it printed, or the last line of its error."""
+def finish(process: subprocess.Popen) -> str:
+    """Wait for its end; the line of its error, empty where there is none."""
     try:
-        out, errors = process.communicate(timeout=timeout_s)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
-    if process.returncode:
-        lines = [line for line in errors.splitlines() if re.match(r"memecmd_utils\.[\w.]+: ", line)]
-        return {"status": process.returncode, "error": lines[-1] if lines else errors, "errors": len(lines)}
-    return {"status": 0, **json.loads(out)}
+    lines = [line for line in errors.splitlines() if re.match(r"memecmd_utils\.[\w.]+: ", line)]
+    return "" if not process.returncode else lines[-1] if lines else errors
 
 
 def datasets(root: Path, run: str = "run") -> dict[str, str]:
@@ -230,43 +211,5 @@ def recorded(root: Path) -> Counter[str]:
     return Counter(fingerprint_of_form(form) for path in files for _, form, _ in read_file(path))
 
 
-def run_with_kills(
-    root: Path, server: Server, dialogues: int, memes: int, kills: int, seed: int, calls: int
-) -> dict[str, Any]:
-    """Run to the end, killed `kills` times at moments drawn by `seed`, each after a share of all `calls`.
-
-    Returns counts; `again` names the requests that came again although their answer was recorded.
-    """
-    moments = random.Random(seed)
-    again: list[str] = []
-    seconds = 0.0
-    for kill in range(kills + 1):
-        done, first = set(recorded(root)), server.count()
-        begun = time.monotonic()
-        process = start(root, dialogues, memes)
-        if kill < kills:
-            wanted = first + int(calls * moments.uniform(0.2, 1.0) / (kills + 1))
-            while server.count() < wanted and process.poll() is None:
-                time.sleep(0.01)
-            time.sleep(moments.uniform(0.0, 0.1))
-            process.kill()
-            process.communicate()
-        else:
-            result = finish(process)
-        seconds += time.monotonic() - begun
-        again += [line["hash"] for line in server.lines(first) if line["hash"] in done]
-    lines = server.lines()
-    good = Counter(line["hash"] for line in lines if not line["fault"])
-    return {
-        **result,
-        "again": again,
-        "requests": len(lines),
-        "faults": Counter(line["fault"] for line in lines if line["fault"]),
-        "lost in kills": sum(n - 1 for n in good.values()),
-        "recorded twice": sum(n > 1 for n in recorded(root).values()),
-        "seconds with starts": seconds,
-    }
-
-
 if __name__ == "__main__":
-    print(json.dumps(work(*sys.argv[1:])))
+    work(*sys.argv[1:])

@@ -149,7 +149,7 @@ def turn_of(asked: Asked) -> int:
 # --- the project --------------------------------------------------------------------------------------
 
 
-def write_profile(project: Path, url: str, **changes: Any) -> None:
+def write_profile(project: Path, url: str) -> None:
     """Profile of the tests: two dialogues of six turns, every model behind one simulated endpoint."""
     common = {"base_url": url, "key_env": KEY_VARIABLE}
     values: dict[str, Any] = {
@@ -170,9 +170,6 @@ def write_profile(project: Path, url: str, **changes: Any) -> None:
         "retrieval": {"wanted_rate": 0.5},
         "evaluation": {"judges": [{"kind": "rating", "llm": "openai"}], "judge_unit": "dialogue"},
     }  # fmt: skip
-    for name, value in changes.items():
-        group, key = name.split("__")
-        values[group][key] = value
     text = yaml.safe_dump(values, allow_unicode=True)
     (project / "data" / "profiles" / f"{PROFILE}.yaml").write_text(text, encoding="utf-8")
 
