@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and read as they were written; cells and pages show texts as texts."""
+"""Files are written whole or not at all, and read as they were written; pages show texts as texts."""
 
 import csv
 import errno

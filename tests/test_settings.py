@@ -26,13 +26,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_shipped_profiles_load_and_are_plain_runs_and_the_default_costs_nothing() -> None:
-    assert sorted(path.stem for path in paths.profiles.glob("*.yaml")) == [
-        "example",
-        "local",
-        "openai",
-        "paper",
-    ]
-    for name in ("example", "local", "openai", "paper"):
+    shipped = ["example", "local", "openai", "paper"]
+    assert sorted(path.stem for path in paths.profiles.glob("*.yaml")) == shipped
+    for name in shipped:
         profile = load_profile(name)
         assert profile.name == name and run_name(profile) == name
     size, gate = profile.dialogue, profile.retrieval

@@ -90,14 +90,13 @@ ROWS = {
     "all senders, both judges, nothing recorded": (
         "authored", "n_turns=6 n_dialogues=6 judges='[yes_no, rating]' wanted_rate=0.9",
     ),
-    "a judge of dialogues, one weight": (
-        "simulated", f"n_turns=6 n_news=1 n_role_pairs=1 {RATING} judge_unit=dialogue weights=[1,0,0,0]",
-    ),
-    "raw scores, nothing centred": (
-        "simulated", f"n_turns=3 n_dialogues=2 {RATING} score_scale=raw theta0=0.2 centring=none top_k=1",
+    "a judge of dialogues, one weight, raw scores, nothing centred": (
+        "simulated",
+        f"n_turns=6 n_news=1 n_role_pairs=1 {RATING} judge_unit=dialogue weights=[1,0,0,0] score_scale=raw "
+        "theta0=0.2 centring=none top_k=1",
     ),
     "a gate that never opens": (
-        "authored", "n_turns=4 n_dialogues=4 score_scale=raw theta0=0.7 threshold_penalty=0.2",
+        "authored", "strategies='[greedy, random, learned]' judges=[] theta0=99 n_dialogues=4",
     ),
 }  # fmt: skip
 """Choices that meet in no shipped profile: who answers, how long and how many the dialogues are, who sends,
@@ -115,15 +114,8 @@ def test_a_small_run_ends_with_page_numbers_and_release(name: str, started) -> N
     unscored = numbers["ratings"]["unscored"]
     assert ("ratings by judges" in page) == (backend == "authored" and unscored > 0)
     assert backend == "authored" or not unscored, "the simulated judge answers everything"
-    assert ("The gate never opens" in page) == ("never opens" in name)
-
-
-def test_a_run_that_sends_nothing_ends_and_says_why(started) -> None:
-    run = run_on(
-        started["authored"], "strategies='[greedy, random, learned]' judges=[] theta0=99 n_dialogues=4"
-    )
-    assert {placed.strategy for placed in run.load(Placement)} == {"random"}
-    assert "The gate never opens, so greedy send" in (run.report / "index.html").read_text(encoding="utf-8")
+    assert ("The gate never opens, so greedy send" in page) == ("never opens" in name)
+    assert {placed.strategy for placed in run.load(Placement)} == {"random"} or "never opens" not in name
 
 
 def test_lessons_show_a_part_of_a_larger_library_and_end(started) -> None:

@@ -21,49 +21,22 @@ COLOURS = {"m1": (200, 30, 40), "m2": (20, 60, 210), "m3": (120, 40, 160)}
 
 
 def dialogue(dialogue_id: str = NAME, texts: tuple[str, ...] = TEXTS) -> schemas.Dialogue:
-    turns = [
-        schemas.Turn(source="authored", turn=t, speaker="AB"[(t - 1) % 2], text=text)
-        for t, text in enumerate(texts, start=1)
-    ]
-    summaries = [
-        schemas.Summary(
-            source="tiny-model@q4",
-            turn=turn.turn,
-            speaker=turn.speaker,
-            scenario="两人商量周末安排",
-            emotion="轻松",
-            motivation="想定下来",
-        )
-        for turn in turns[1:]
-    ]
-    return schemas.Dialogue(
-        source="authored",
-        dialogue_id=dialogue_id,
-        kind="news",
-        ref="sports-1",
-        title="周末计划",
-        name_a="阿橙",
-        name_b="老柏",
-        turns=turns,
-        summaries=summaries,
-        complete=True,
-    )
+    turns, summaries = [], []
+    of_chat = {"scenario": "两人商量周末安排", "emotion": "轻松", "motivation": "想定下来"}
+    for turn, text in enumerate(texts, start=1):
+        at = {"turn": turn, "speaker": "AB"[(turn - 1) % 2]}
+        turns.append(schemas.Turn(source="authored", text=text, **at))
+        if turn > 1:
+            summaries.append(schemas.Summary(source="tiny-model@q4", **at, **of_chat))
+    about = {"kind": "news", "ref": "sports-1", "title": "周末计划", "name_a": "阿橙", "name_b": "老柏"}
+    parts = {"turns": turns, "summaries": summaries, "complete": True}
+    return schemas.Dialogue(source="authored", dialogue_id=dialogue_id, **about, **parts)
 
 
 def placement(turn: int, meme_id: str, **changes: object) -> schemas.Placement:
-    values = {
-        "source": "computed",
-        "dialogue_id": NAME,
-        "turn": turn,
-        "speaker": "AB"[(turn - 1) % 2],
-        "strategy": "greedy",
-        "meme_id": meme_id,
-        "rank": 1,
-        "score": 0.25,
-        "gate_score": 1.5,
-        "threshold": 0.5,
-        "fold": "first",
-    }
+    values = {"source": "computed", "dialogue_id": NAME, "turn": turn, "speaker": "AB"[(turn - 1) % 2]}
+    values |= {"strategy": "greedy", "meme_id": meme_id, "rank": 1, "fold": "first"}
+    values |= {"score": 0.25, "gate_score": 1.5, "threshold": 0.5}
     return schemas.Placement(**{**values, **changes})
 
 
@@ -77,30 +50,15 @@ def meme_files(folder: Path, size: tuple[int, int] = (300, 300)) -> dict[str, Pa
 
 
 def meme(meme_id: str, licence: str = "CC BY-SA 4.0 (OpenMoji)") -> schemas.Meme:
-    return schemas.Meme(
-        source="drawn" if licence else "user image",
-        meme_id=meme_id,
-        file=f"images/{meme_id}.png",
-        text="先吃饭",
-        text_source="known",
-        origin=meme_id,
-        sha256="0" * 64,
-        phash="0" * 16,
-        width=300,
-        height=300,
-        licence=licence,
-    )
+    about = {"source": "drawn" if licence else "user image", "origin": meme_id, "licence": licence}
+    about |= {"file": f"images/{meme_id}.png", "text": "先吃饭", "text_source": "known"}
+    size = {"sha256": "0" * 64, "phash": "0" * 16, "width": 300, "height": 300}
+    return schemas.Meme(meme_id=meme_id, **about, **size)
 
 
 def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
-    values = {
-        "source": "authored",
-        "meme_id": meme_id,
-        "s_plus": "朋友约饭的时候",
-        "s_minus": "追悼会上",
-        "emotion": "开心",
-        "motivation": "想快点开饭",
-    }
+    values = {"source": "authored", "meme_id": meme_id, "s_plus": "朋友约饭的时候", "s_minus": "追悼会上"}
+    values |= {"emotion": "开心", "motivation": "想快点开饭"}
     return schemas.Annotation(**{**values, **changes})
 
 
@@ -109,32 +67,15 @@ def profile(**changes: object) -> settings.Profile:
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:
-    values = {
-        "source": "scripted",
-        "dialogue_id": NAME,
-        "turn": turn,
-        "strategy": "greedy",
-        "meme_id": "m1",
-        "judge": "judge one",
-        "judge_unit": "meme",
-        "n_turns": 6,
-        "overall": overall,
-        "unscored": "" if overall is not None else "unusable: no number",
-    }
+    values = {"source": "scripted", "dialogue_id": NAME, "turn": turn, "strategy": "greedy", "meme_id": "m1"}
+    values |= {"judge": "judge one", "judge_unit": "meme", "n_turns": 6, "overall": overall}
+    values |= {"unscored": "" if overall is not None else "unusable: no number"}
     return schemas.Rating(**{**values, **changes})
 
 
 def consistency(turn: int = 2, score: float = 70.0, **changes: object) -> schemas.Consistency:
-    values = {
-        "source": "model x",
-        "dialogue_id": NAME,
-        "turn": turn,
-        "strategy": "greedy",
-        "meme_id": "m1",
-        "scorer": "text:x",
-        "text": "u_t",
-        "score": score,
-    }
+    values = {"source": "model x", "dialogue_id": NAME, "turn": turn, "strategy": "greedy", "meme_id": "m1"}
+    values |= {"scorer": "text:x", "text": "u_t", "score": score}
     return schemas.Consistency(**{**values, **changes})
 
 

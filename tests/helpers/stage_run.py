@@ -35,12 +35,8 @@ def starts(count: int) -> list[schemas.ColdStart]:
     for n in range(1, count + 1):
         name, seen = f"made-{n:05d}", f"第{n}号见闻"
         texts = {"context": f"{seen}：楼下{n % 7 + 1}位邻居修好了{n % 13 + 2}把椅子。"}
-        texts |= {
-            "brief": f"他们在聊{seen}：{n}号楼下有人修椅子",
-            "title": seen,
-            "name_a": "阿橙",
-            "name_b": "老柏",
-        }
+        texts |= {"brief": f"他们在聊{seen}：{n}号楼下有人修椅子", "title": seen}
+        texts |= {"name_a": "阿橙", "name_b": "老柏"}
         made.append(schemas.ColdStart(source="simulated", dialogue_id=name, kind="news", ref=name, **texts))
     return made
 
