@@ -10,13 +10,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote, unquote
 
 import filelock
@@ -133,7 +134,8 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
     waiting = sorted(names, key=lambda one: all(one not in stage.after for stage in STAGES.values()))
     slots = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
-    with kernel_environment(slots), ThreadPoolExecutor(slots) as kernels, ThreadPoolExecutor(1) as printer:
+    inherited = patch.dict(os.environ, kernel_environment(slots))
+    with inherited, ThreadPoolExecutor(slots) as kernels, ThreadPoolExecutor(1) as printer:
         pages = []
         try:
             while waiting or running:
@@ -154,8 +156,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
             os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
 
 
-@contextmanager
-def kernel_environment(slots: int) -> Iterator[None]:
+def kernel_environment(slots: int) -> dict[str, str]:
     """Variables that kernels inherit: no screen, this environment's kernel, the terminal for progress."""
     wanted = {
         "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
@@ -168,13 +169,7 @@ def kernel_environment(slots: int) -> Iterator[None]:
         wanted["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     if sys.stderr.isatty():
         wanted[TERMINAL_VARIABLE] = os.ttyname(sys.stderr.fileno())
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return wanted
 
 
 # --- One of them

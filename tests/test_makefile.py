@@ -133,27 +133,23 @@ def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
     assert [name for name in kept + gone if (checkout / name).exists()] == kept
 
 
-@pytest.mark.parametrize("name", ["a`touch boom`.csv", 'q"q$HOME.csv', "$(touch boom)", "-聊天 (1).csv"])
-def test_what_a_user_names_is_no_code(checkout: Path, name: str) -> None:
-    script(checkout / ".venv/bin/python", '#!/bin/sh\nprintf "%s\\n" "$IN" "$@"\n')
-    (checkout / ".venv/.ready").touch()
-    done = make(checkout, "insert-memes", f"IN={name}", "OUT=o.csv", "VENV=.venv", "-o", ".venv/.ready")
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0 and lines[0] == name and lines[-3:] == ["--", name, "o.csv"], done.stderr
-    assert not (checkout / "boom").exists()
-
-
 TOOLS = {"NAME": "DESKTOP-7Q2", "ZIP": "-r", "MODEL": "gpt-5", "RELEASE": "22.04", "STRATEGY": "x"}
 """What WSL, zip and other tools export under names that targets take."""
 
 
-def test_names_come_from_make_s_own_words_and_not_from_the_environment(checkout: Path) -> None:
-    script(checkout / ".venv/bin/python", '#!/bin/sh\necho "[$NAME$ZIP$RELEASE$STRATEGY] $*"\n')
+def test_names_are_no_code_and_come_from_make_s_own_words(checkout: Path) -> None:
+    script(checkout / ".venv/bin/python", '#!/bin/sh\necho "[$IN$NAME$ZIP$RELEASE$STRATEGY] $*"\n')
     (checkout / ".venv/.ready").touch()
-    ready = ("VENV=.venv", "-o", ".venv/.ready")
-    shown = make(checkout, "leaderboard", "ENTRY=my.trec", *ready, **TOOLS).stdout
-    assert "[greedy] -m memecmd_utils leaderboard --name  --run  " in shown
-    assert "--name mine " in make(checkout, "leaderboard", "NAME=mine", *ready, **TOOLS).stdout
-    assert " fetch local-llm -- qwen2.5-coder-1.5b" in make(checkout, "local-llm", *ready, **TOOLS).stdout
-    assert "verify -- \n" in make(checkout, "verify", *ready, **TOOLS).stdout
-    assert "fetch library -- \n" in make(checkout, "library-sources", *ready, **TOOLS).stdout
+
+    def shown(*words: str) -> str:
+        return make(checkout, *words, "VENV=.venv", "-o", ".venv/.ready", **TOOLS).stdout
+
+    for name in ("a`touch boom`.csv", 'q"q$HOME.csv', "$(touch boom)", "-聊天 (1).csv"):
+        told = shown("insert-memes", f"IN={name}", "OUT=o.csv")
+        assert told.startswith(f"[{name}greedy]") and told.endswith(f" -- {name} o.csv\n")
+    assert not (checkout / "boom").exists()
+    entry = shown("leaderboard", "ENTRY=my.trec")
+    assert entry.startswith("[greedy] -m memecmd_utils leaderboard --name  --run  ")
+    assert "--name mine " in shown("leaderboard", "NAME=mine")
+    assert " fetch local-llm -- qwen2.5-coder-1.5b" in shown("local-llm")
+    assert "verify -- \n" in shown("verify") and "fetch library -- \n" in shown("library-sources")

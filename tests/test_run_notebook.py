@@ -51,10 +51,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
 
 def test_all_notebooks_are_stages_and_follow_what_they_read() -> None:
     assert sorted(STAGES) == sorted(path.stem for path in paths.notebooks.glob("*.ipynb"))
-    seen: list[str] = []
-    for name, stage in STAGES.items():
-        assert set(stage.after) <= set(seen)
-        seen.append(name)
+    order = list(STAGES)
+    assert all(order.index(other) < order.index(name) for name in STAGES for other in STAGES[name].after)
 
 
 def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.Run) -> None:
