@@ -235,8 +235,8 @@ class LearnedLibrary:
 
     def promises(
         self, name: str, texts: Sequence[Sequence[str]], turns: Sequence[int], speakers: Sequence[str]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Position of each turn's best meme, the mean grade to expect of it, and its promise, [turns] each.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Position of each turn's best meme, and its promise, [turns] each.
 
         `texts` are `turn_texts`, `turns` their numbers, `speakers` A, who opens, or B. `name` is that of the
         dialogue: one that was learned from is judged by the model that did not see it.
@@ -246,8 +246,7 @@ class LearnedLibrary:
         inputs = gate_inputs(vectors[0], turns, speakers)
         names = [name] * len(texts)
         scores, _, promise = self.placement.predict_vectors(names, vectors, self.memes, self.meme_ids, inputs)
-        expected = self.placement.of_dialogue(name).expected_grade(scores.max(axis=1))
-        return retrieval.order(scores, self.meme_ids)[:, 0], expected, promise
+        return retrieval.order(scores, self.meme_ids)[:, 0], promise
 
 
 def open_library(
@@ -266,10 +265,10 @@ def open_library(
 def score_by_learned(
     run: Run, dialogues: Sequence[Dialogue], memes: Mapping[str, Meme], annotations: Sequence[Annotation]
 ) -> list[ScoredDialogue]:
-    """The best meme and its promise at every turn 2..T, for the gate of `retrieval.place`.
+    """`score_dialogues` by a run's library, for the gate of `retrieval.place`.
 
-    A turn without a usable summary gets -inf. Nothing where the profile does not ask for `learned`; also,
-    with a word, where its weights do not apply or the library is too large to compare every meme.
+    Nothing where the profile does not ask for `learned`; also, with a word, where its weights do not apply or
+    the library is too large to compare every meme.
     """
     if LEARNED not in run.profile.retrieval.strategies:
         return []
@@ -282,6 +281,11 @@ def score_by_learned(
         print(f"no memes by {LEARNED}: {error}")
         return []
     library = open_library(placement, memes, annotations, [embedder.encode for embedder in embedders])
+    return score_dialogues(library, dialogues)
+
+
+def score_dialogues(library: LearnedLibrary, dialogues: Sequence[Dialogue]) -> list[ScoredDialogue]:
+    """The best meme and its promise at every turn 2..T; a turn without a usable summary gets -inf."""
     out = []
     for dialogue in dialogues:
         n, usable = len(dialogue.summaries), np.array([not s.unscored for s in dialogue.summaries])
@@ -290,7 +294,7 @@ def score_by_learned(
             asked = [s for s in dialogue.summaries if not s.unscored]
             texts = [turn_texts(Query(dialogue, s.turn).before, s) for s in asked]
             turns, speakers = [s.turn for s in asked], [s.speaker for s in asked]
-            best, _, promise = library.promises(dialogue.dialogue_id, texts, turns, speakers)
+            best, promise = library.promises(dialogue.dialogue_id, texts, turns, speakers)
             ranking.memes[usable, 0], ranking.scores[usable, 0] = best, promise
         turns = tuple(summary.turn for summary in dialogue.summaries)
         out.append(ScoredDialogue(dialogue, turns, np.zeros((n, 3, 0)), ranking))

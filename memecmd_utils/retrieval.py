@@ -257,15 +257,24 @@ class ScoredDialogue:
         return self.ranking.scores[:, 0]
 
 
+Means = Sequence[np.ndarray | None]
+"""What S, E and Psi are centred by, [dim] each; None: by the mean of the turns at hand."""
+OWN_MEANS: Means = (None, None, None)
+
+
 def score_dialogues(
-    dialogues: Sequence[Dialogue], index: MemeIndex, encode: Encode, profile: Profile
+    dialogues: Sequence[Dialogue],
+    index: MemeIndex,
+    encode: Encode,
+    profile: Profile,
+    means: Means = OWN_MEANS,
 ) -> list[ScoredDialogue]:
     """Rank the library at every turn 2..T of all dialogues, in one batch.
 
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
     turn still counts. Raises `StageOutputError` where no turn has one.
     """
-    queries, out, start = encode_queries(dialogues, encode, profile), [], 0
+    queries, out, start = encode_queries(dialogues, encode, profile, means), [], 0
     if index.propose is not None:
         drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
         index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
@@ -277,21 +286,27 @@ def score_dialogues(
     return out
 
 
-def encode_queries(dialogues: Sequence[Dialogue], encode: Encode, profile: Profile) -> np.ndarray:
+def encode_queries(
+    dialogues: Sequence[Dialogue], encode: Encode, profile: Profile, means: Means = OWN_MEANS
+) -> np.ndarray:
     """The queries [turns, 3, dim] of all turns 2..T; zeros where a turn has no usable summary."""
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
     if not usable.any():
         raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     scored = [summary for summary in summaries if not summary.unscored]
-    rows = queries_of(scored, encode, profile.retrieval.centring)
+    rows = queries_of(scored, encode, profile.retrieval.centring, means)
     return rows if usable.all() else at_all_turns(rows, usable)
 
 
-def queries_of(summaries: Sequence[Summary], encode: Encode, centring: str) -> np.ndarray:
+def queries_of(
+    summaries: Sequence[Summary], encode: Encode, centring: str, means: Means = OWN_MEANS
+) -> np.ndarray:
     """Queries [turns, 3, dim] of usable summaries; `centring` as in the profile."""
-    parts = (encode([getattr(summary, name) for summary in summaries], "query") for name in QUERY_FIELDS)
-    return build_queries(parts, centring == "attribute")
+    parts = [encode([getattr(summary, name) for summary in summaries], "query") for name in QUERY_FIELDS]
+    if centring == "attribute":
+        parts = [centre(part, mean) for part, mean in zip(parts, means, strict=True)]
+    return build_queries(parts)
 
 
 def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
@@ -494,15 +509,16 @@ def run_gate(
     rule: GateRule,
     wanted_rate: float,
     like: np.ndarray | None = None,
+    split: Mapping[str, str] | None = None,
 ) -> Gated:
     """Let gates decide at all turns of dialogues (Eq. 23), each fitted on the other half of them.
 
     `top1` [..., dialogues, longest] are best scores at turns 2..T, -inf at one without a score, which counts
     in k and in the rate, and past the end; leading axes are sets that do not touch each other. Where the
     other half has no score the gate is fitted on all dialogues that have one: fold `self`. The rate is
-    `wanted_rate`, or that of the memes in `like`, booleans of the same shape.
+    `wanted_rate`, or that of the memes in `like`, booleans of the same shape. `split` are other `halves`.
     """
-    sets, split = top1.reshape(-1, *top1.shape[-2:]), halves(dialogues)
+    sets, split = top1.reshape(-1, *top1.shape[-2:]), split or halves(dialogues)
     half = np.array([split[dialogue.dialogue_id] for dialogue in dialogues])
     turns = np.array([len(dialogue.summaries) for dialogue in dialogues])
     has_score = np.isfinite(sets).any(axis=(0, 2))
@@ -524,10 +540,16 @@ def run_gate(
     return Gated(*parts, [fitted[name][0].fold for name in half], fitted)
 
 
-def gate_dialogues(scored: Sequence[ScoredDialogue], profile: Profile, penalty: float | None = None) -> Gated:
+def gate_dialogues(
+    scored: Sequence[ScoredDialogue],
+    profile: Profile,
+    penalty: float | None = None,
+    split: Mapping[str, str] | None = None,
+) -> Gated:
     """`run_gate` over ranked dialogues by the profile's rule, [dialogues, longest]."""
     top1, dialogues = pad([item.top1 for item in scored]), [item.dialogue for item in scored]
-    return run_gate(top1, dialogues, rule_of(profile, penalty), profile.retrieval.wanted_rate)
+    rule, rate = rule_of(profile, penalty), profile.retrieval.wanted_rate
+    return run_gate(top1, dialogues, rule, rate, split=split)
 
 
 def calibrated_gates(gated: Gated) -> dict[str, Any]:
@@ -574,15 +596,16 @@ def place(
     profile: Profile,
     by_learned: Sequence[ScoredDialogue] = (),
     choices: Sequence[Choice] = (),
+    split: Mapping[str, str] | None = None,
 ) -> list[Placement]:
     """Place memes in all dialogues under every strategy of the profile, at turns 2..T.
 
     `by_learned` is what `learned.score_by_learned` made of the same dialogues, in their order; without it
     nothing is placed by `learned`. Its promise goes through the same gate, without a rise after a meme.
-    `choices` are those of `reranking.choose_memes`, which ask no gate.
+    `choices` are those of `reranking.choose_memes`, which ask no gate. `split` are other `halves`.
     """
-    knobs, gated = profile.retrieval, gate_dialogues(scored, profile)
-    learned_gated = gate_dialogues(by_learned, profile, LEARNED_PENALTY) if by_learned else gated
+    knobs, gated = profile.retrieval, gate_dialogues(scored, profile, split=split)
+    learned_gated = gate_dialogues(by_learned, profile, LEARNED_PENALTY, split) if by_learned else gated
     chosen = {(c.dialogue_id, c.turn): c for c in choices if c.meme_id}
     place_of = {meme: place for place, meme in enumerate(index.meme_ids)}
     out: list[Placement] = []

@@ -18,7 +18,6 @@ from memecmd_utils import chats, files, reranking, retrieval, runs, schemas
 from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
 from memecmd_utils.llm.types import EndpointError
-from memecmd_utils.retrieval import QUERY_FIELDS
 from memecmd_utils.runs import StageMissing
 from memecmd_utils.settings import ProfileError
 
@@ -69,14 +68,10 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     library = chats.open_library(run, run)
     dialogues = read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
     scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
-    flat = [schemas.SummaryReply(**{f: getattr(s, f) for f in QUERY_FIELDS})
-            for d in dialogues for s in d.summaries]  # fmt: skip
-    queries, ranking = library.rank([None, *flat])
-    assert ranking.memes[0].tolist() == [-1] * 3 and not queries[0].any()
-    for part in ("memes", "scores", "components"):
-        expected = np.concatenate([getattr(s.ranking, part) for s in scored])
-        assert np.allclose(getattr(ranking, part)[1:], expected, atol=1e-6)
-    assert library.index.meme_ids[library.rank([SUMMARY])[1].memes[0, 0]] == "m04"
+    queries = library.queries([summary for dialogue in dialogues for summary in dialogue.summaries])
+    assert np.allclose(queries, np.concatenate([item.queries for item in scored]), atol=1e-6)
+    best = retrieval.top_k(library.index, library.queries([SUMMARY]), run.profile.retrieval.weights, 1)
+    assert library.index.meme_ids[best.memes[0, 0]] == "m04"
 
 
 def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tmp_path) -> None:
@@ -236,7 +231,7 @@ def test_learned_placement_sends_where_it_promises_most(monkeypatch, tmp_path) -
     sent = [line for line in read_csv(tmp_path / "o.csv") if line["meme_id"]]
     assert {line["meme_strategy"] for line in sent} == {"learned"}
     assert all(float(line["meme_gate_score"]) >= float(line["meme_threshold"]) for line in sent)
-    assert "m04, expected grade = +2.000" in (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert "m04, T = +" in (tmp_path / "o.html").read_text(encoding="utf-8")
     # What the run itself fitted comes first: under these weights everybody likes m05.
     made_chats.placement_file(run.write("placement.json"))
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))

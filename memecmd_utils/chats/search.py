@@ -11,7 +11,7 @@ from memecmd_utils import files, learned, retrieval
 from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
 from memecmd_utils.llm.types import EndpointError
-from memecmd_utils.retrieval import QUERY_FIELDS, Encode, MemeIndex, Ranking
+from memecmd_utils.retrieval import QUERY_FIELDS, Encode, MemeIndex
 from memecmd_utils.runs import Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
 from memecmd_utils.settings import load_profile, parse_settings, run_name
@@ -73,35 +73,21 @@ class Library:
         return self.run.read(self.memes[meme_id].file)
 
     @functools.cached_property
-    def query_means(self) -> dict[str, np.ndarray] | None:
-        """Mean vector of the run's own summaries for each of S, E, Psi; None where nothing is centred.
+    def query_means(self) -> retrieval.Means:
+        """Mean vectors of S, E and Psi of the run's own summaries.
 
         A chat is too short for a mean of its own, and the run's gate was fitted on scores that had this one.
         """
-        if self.run.profile.retrieval.centring != "attribute":
-            return None
         summaries = [s for dialogue in self.run.load(Dialogue) for s in dialogue.summaries if not s.unscored]
-        if len(summaries) < 2:
-            return None
-        texts = {field: [getattr(s, field) for s in summaries] for field in QUERY_FIELDS}
-        return {field: self.encode(of_field, "query").mean(axis=0) for field, of_field in texts.items()}
+        if self.run.profile.retrieval.centring != "attribute" or len(summaries) < 2:
+            return retrieval.OWN_MEANS
+        texts = ([getattr(summary, field) for summary in summaries] for field in QUERY_FIELDS)
+        return [self.encode(of_field, "query").mean(axis=0) for of_field in texts]
 
     def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
         """Queries [n, 3, dim], centred by `query_means`: none depends on the others."""
-        parts = []
-        for field in QUERY_FIELDS:
-            vectors = self.encode([getattr(s, field) for s in summaries], "query")
-            parts.append(retrieval.centre(vectors, self.query_means[field]) if self.query_means else vectors)
-        return retrieval.build_queries(parts)
-
-    def rank(
-        self, summaries: Sequence[SummaryReply | None], k: int | None = None
-    ) -> tuple[np.ndarray, Ranking]:
-        """Queries [n, 3, dim] and the top K (by default the run's); without a summary zeros and -inf."""
-        knobs, known = self.run.profile.retrieval, [s for s in summaries if s is not None]
-        rows = self.queries(known) if known else np.zeros((0, 3, self.index.dim), dtype=np.float32)
-        queries = retrieval.at_all_turns(rows, np.array([s is not None for s in summaries], dtype=bool))
-        return queries, retrieval.top_k(self.index, queries, knobs.weights, k or knobs.top_k)
+        centring = self.run.profile.retrieval.centring
+        return retrieval.queries_of(summaries, self.encode, centring, self.query_means)
 
 
 def open_library(run: Run, asking: Run) -> Library:
