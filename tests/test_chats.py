@@ -47,182 +47,155 @@ def turns(export: readers.Export) -> list[tuple[str, str]]:
     return [(turn.speaker, turn.text) for chat in export.chats for turn in spoken_turns(chat)]
 
 
+def lines(form: str) -> str:
+    """The talk as text, each message in this form."""
+    return "".join(form.format(n=n, name=name, text=text) for n, (name, text) in enumerate(TALK))
+
+
+def records(fields, *more) -> list:
+    """The talk as records, `fields(n, name, text)` of each message, and what is no message of it."""
+    return [*(fields(n, name, text) for n, (name, text) in enumerate(TALK)), *more]
+
+
 XML = '<?xml version="1.0"?>\n<msg><img aeskey="00" md5="0123" /></msg>'
-WECHATMSG = (
-    "localId,TalkerId,Type,SubType,IsSender,CreateTime,Status,StrContent,StrTime,Remark,NickName,Sender"
-)
+WECHATMSG = "localId,Type,SubType,IsSender,CreateTime,StrContent,Remark,NickName,Sender"
 
 
-def wechatmsg(names, more=()) -> str:
-    rows = [
-        (n, 217, 1, 0, int(name == "小林"), 1709265600 + 60 * n, 2, text, "", "", names[name], "wxid")
-        for n, (name, text) in enumerate(TALK)
-    ]
-    return "\ufeff" + table(WECHATMSG, [*rows, *more])
+def wechatmsg(names, *more) -> str:
+    rows = records(
+        lambda n, name, text: (n, 1, 0, int(name == "小林"), 1709265600 + n, text, "", names[name], "w"),
+        *more,
+    )
+    return "\ufeff" + table(WECHATMSG, rows)
 
 
-QCE = [
-    {
+def telegram(n: int, name: str, text: str) -> dict:
+    return {
+        "id": n,
+        "type": "message",
+        "date_unixtime": f"{1709265600 + n}",
+        "from": name,
+        "from_id": name,
+        "text": text,
+    }
+
+
+QCE = records(
+    lambda n, name, text: {
         "seq": str(n), "timestamp": 1709265600000 + n, "sender": {"uid": f"u_{name}", "name": name},
         "content": {"text": text, "elements": []}, "recalled": False, "system": False,
     }
-    for n, (name, text) in enumerate(TALK)
-]  # fmt: skip
-QCE_TXT = (
-    "[QQChatExporter V5 / https://example.invalid]\n\n====\n聊天名称: 阿泽\n导出时间: 2024-03-02 10:00:00\n\n\n"
-    + "".join(
-        f"{name}:\n时间: 2024-03-01 12:0{n}:00\n内容: {text}\n\n\n" for n, (name, text) in enumerate(TALK)
-    )
-)
-WECHAT_FIELDS = {"小林": "wxid_me", "阿泽": "wxid_ze"}
+)  # fmt: skip
 EXPORTS = {
-    "WeChatMsg, names right": ("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"})),
+    "WeChatMsg": ("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"})),
     "WeChatMsg 3": (
         "a.csv",
-        table(
-            "消息ID,类型,发送人,时间,内容,备注,昵称,更多信息",
-            [
-                *((n, "文本", name, f"2024-03-01 12:0{n}:00", text, "", "阿泽", "") for n, (name, text) in enumerate(TALK)),
-                (9, "图片", "阿泽", "2024-03-01 12:09:00", XML, "", "阿泽", ""),
-            ],
-        ),
+        table("消息ID,类型,发送人,时间,内容,备注,昵称,更多信息", records(
+            lambda n, name, text: (n, "文本", name, f"2024-03-01 12:0{n}:00", text, "", "阿泽", ""),
+            (9, "图片", "阿泽", "2024-03-01 12:09:00", XML, "", "阿泽", ""),
+        )),
     ),
     "PyWxDump": (
         "a.csv",
-        table(
-            "id,MsgSvrID,type_name,is_sender,talker,room_name,msg,src,CreateTime",
-            [
-                *((n, 7, "文本", int(name == "小林"), name, "room", text, "", f"2024-03-01 12:0{n}:00") for n, (name, text) in enumerate(TALK)),
-                (9, 7, "图片", 0, "阿泽", "room", "图片", "x.dat", "2024-03-01 12:02:30"),
-            ],
-        ),
+        table("id,MsgSvrID,type_name,is_sender,talker,room_name,msg,src,CreateTime", records(
+            lambda n, name, text: (n, 7, "文本", int(name == "小林"), name, "room", text, "", f"2024-03-01 12:0{n}:00"),
+            (9, 7, "图片", 0, "阿泽", "room", "图片", "x.dat", "2024-03-01 12:02:30"),
+        )),
     ),
     "WeFlow columns with tabs": (
         "a.txt",
-        table(
-            "序号,时间,发送者身份,消息类型,内容",
-            [
-                *((n, f"2024-03-01 12:0{n}:00", name, "文本消息", text) for n, (name, text) in enumerate(TALK)),
-                (9, "2024-03-01 12:09:00", "阿泽", "语音消息", "[语音消息 - 转文字失败]"),
-            ],
-            "\t",
-        ),
+        table("序号,时间,发送者身份,消息类型,内容", records(
+            lambda n, name, text: (n, f"2024-03-01 12:0{n}:00", name, "文本消息", text),
+            (9, "2024-03-01 12:09:00", "阿泽", "语音消息", "[语音消息 - 转文字失败]"),
+        ), "\t"),
     ),
     "WeFlow's sheet as CSV": (
         "a.csv",
-        "会话信息,,,\n微信ID,wxid,昵称,阿泽\n\n"
-        + table(
+        "会话信息,,,\n微信ID,wxid,昵称,阿泽\n\n" + table(
             "序号,时间,发送者昵称,发送者微信ID,发送者备注,发送者身份,消息类型,内容",
-            [(n, f"2024-03-01 12:0{n}:00", name, "wxid", "", name, "文本消息", text) for n, (name, text) in enumerate(TALK)],
+            records(lambda n, name, text: (n, f"2024-03-01 12:0{n}:00", name, "wxid", "", name, "文本消息", text)),
         ),
     ),
     "WeFlow JSON": (
         "a.json",
-        {
-            "weflow": {"version": "1.0.3"},
-            "session": {"displayName": "阿泽"},
-            "messages": [
-                {
-                    "createTime": 1709265600 + n, "type": "文本消息", "localType": 1, "content": text,
-                    "isSend": int(name == "小林"), "senderUsername": "wxid", "senderDisplayName": name,
-                }
-                for n, (name, text) in enumerate(TALK)
-            ]
-            + [{"createTime": 1, "type": "图片消息", "content": "[图片]", "isSend": 0, "senderDisplayName": "阿泽"}],
-        },
+        {"weflow": {"version": "1.0.3"}, "session": {"displayName": "阿泽"}, "messages": records(
+            lambda n, name, text: {
+                "createTime": 1709265600 + n, "type": "文本消息", "content": text, "isSend": int(name == "小林"),
+                "senderUsername": "wxid", "senderDisplayName": name,
+            },
+            {"createTime": 1, "type": "图片消息", "content": "[图片]", "isSend": 0, "senderDisplayName": "阿泽"},
+        )},
     ),
-    "WeFlow text": ("a.txt", "".join(f"2024-03-01 12:0{n}:00 '{name}'\n{text}\n\n" for n, (name, text) in enumerate(TALK))),
+    "WeFlow text": ("a.txt", lines("2024-03-01 12:0{n}:00 '{name}'\n{text}\n\n")),
     "qq-chat-exporter JSON": ("a.json", {"metadata": {}, "chatInfo": {"name": "阿泽"}, "messages": QCE}),
     "qq-chat-exporter lines": ("a.jsonl", "\n".join(json.dumps(one, ensure_ascii=False) for one in QCE) + "\n"),
-    "qq-chat-exporter text": ("a.txt", QCE_TXT + "阿泽:\n时间: 2024-03-01 12:09:00\n内容: [图片: a.png]\n资源: 1 个文件\n  - image: a.png\n\n====\n导出完成\n====\n总计导出 5 条消息\n"),
+    "qq-chat-exporter text": (
+        "a.txt",
+        "[QQChatExporter V5 / https://example.invalid]\n\n====\n聊天名称: 阿泽\n导出时间: 2024-03-02 10:00:00\n\n\n"
+        + lines("{name}:\n时间: 2024-03-01 12:0{n}:00\n内容: {text}\n\n\n")
+        + "阿泽:\n时间: 2024-03-01 12:09:00\n内容: [图片: a.png]\n资源: 1 个文件\n  - image: a.png\n\n====\n导出完成\n",
+    ),
     "QQ's own text": (
         "a.txt",
-        "消息记录（此消息记录为文本格式，不支持重新导入）\n\n================\n消息分组:我的好友\n================\n消息对象:阿泽\n================\n\n"
-        + "".join(f"2024-03-01 12:0{n}:00 {name}(10001)\n{text}\n\n" for n, (name, text) in enumerate(TALK)),
+        "消息记录（此消息记录为文本格式，不支持重新导入）\n\n====\n消息分组:我的好友\n====\n消息对象:阿泽\n====\n\n"
+        + lines("2024-03-01 12:0{n}:00 {name}(10001)\n{text}\n\n"),
     ),
-    "Messenger, encrypted": (
-        "a.json",
-        {"participants": [], "threadName": "x", "messages": [
-            {"isUnsent": False, "senderName": name, "text": text, "timestamp": 1709265600000 + n, "type": "text"} for n, (name, text) in enumerate(TALK)
-        ]},
-    ),
-    "QQNT_Export": (
-        "a.json",
-        [{"time": f"2024-03-01 12:0{n}:00", "sender": name, "sender_qq": 10001, "contents": [[text, "text"]]} for n, (name, text) in enumerate(TALK)]
-        + [{"time": "2024-03-01 12:09:00", "sender": "阿泽", "sender_qq": 1, "contents": [["[图片]", "x.png"]]}],
-    ),
-    "chatlog JSON": (
-        "a.json",
-        [
-            {"time": f"2024-03-01T12:0{n}:00+08:00", "talker": "wxid_ze", "talkerName": "阿泽", "sender": "wxid",
-             "senderName": name, "isSelf": name == "小林", "type": 1, "subType": 0, "content": text}
-            for n, (name, text) in enumerate(TALK)
-        ]
-        + [{"time": "2024-03-01T12:09:00+08:00", "talker": "wxid_ze", "sender": "系统消息", "senderName": "", "isSelf": False,
-            "type": 10000, "subType": 0, "content": "你撤回了一条消息"}],
-    ),
-    "chatlog text": ("a.txt", "".join(f"{name}(wxid_{n % 2}) 03-01 12:0{n}:00\n{text}\n\n" for n, (name, text) in enumerate(TALK))),
-    "Telegram": (
-        "a.json",
-        {"name": "阿泽", "type": "personal_chat", "id": 1, "messages": [
-            {"id": n, "type": "message", "date_unixtime": str(1709265600 + n), "from": name, "from_id": name, "text": text}
-            for n, (name, text) in enumerate(TALK)
-        ] + [{"id": 9, "type": "service", "actor": "阿泽", "action": "pin_message", "text": ""}]},
-    ),
-    "Telegram, whole account": (
-        "a.json",
-        {"about": "x", "chats": {"list": [{"name": "阿泽", "id": 1, "messages": [
-            {"id": n, "type": "message", "from": name, "from_id": name, "text": text} for n, (name, text) in enumerate(TALK)
-        ]}]}},
-    ),
-    "Messenger, newest first and read as Latin-1": (
-        "a.json",
-        {"participants": [], "title": "x", "messages": [
-            {"sender_name": name.encode().decode("latin-1"), "timestamp_ms": 1709265600000 + n,
-             "content": text.encode().decode("latin-1")}
-            for n, (name, text) in reversed(list(enumerate(TALK)))
-        ]},
-    ),
-    "Discord": (
-        "a.json",
-        {"guild": {"name": "g"}, "channel": {"name": "闲聊"}, "messages": [
-            {"type": "Default", "timestamp": f"2024-03-01T12:0{n}:00+00:00", "content": text, "author": {"id": "1", "name": "x", "nickname": name}}
-            for n, (name, text) in enumerate(TALK)
-        ] + [{"type": "GuildMemberJoin", "timestamp": "2024-03-01T12:09:00+00:00", "content": "Joined the server.", "author": {"name": "x", "nickname": "阿泽"}}]},
-    ),
-    "Discord CSV": (
-        "a.csv",
-        table("AuthorID,Author,Date,Content,Attachments,Reactions", [(7, name, f"2024-03-01T12:0{n}:00.0000000+00:00", text, "", "") for n, (name, text) in enumerate(TALK)]),
-    ),
-    "ChatLab": (
-        "a.json",
-        {"chatlab": {"version": "0.0.2"}, "meta": {"name": "阿泽"}, "members": [], "messages": [
-            {"sender": "10001", "accountName": name, "timestamp": 1709265600 + n, "type": 0, "content": text} for n, (name, text) in enumerate(TALK)
-        ] + [{"sender": "1", "accountName": "阿泽", "timestamp": 1709269999, "type": 1, "content": "pic.jpg"}]},
-    ),
+    "QQNT_Export": ("a.json", records(
+        lambda n, name, text: {"time": f"2024-03-01 12:0{n}:00", "sender": name, "contents": [[text, "text"]]},
+        {"time": "2024-03-01 12:09:00", "sender": "阿泽", "contents": [["[图片]", "x.png"]]},
+    )),
+    "chatlog JSON": ("a.json", records(
+        lambda n, name, text: {
+            "time": f"2024-03-01T12:0{n}:00+08:00", "talker": "wxid_ze", "talkerName": "阿泽", "senderName": name,
+            "isSelf": name == "小林", "type": 1, "subType": 0, "content": text,
+        },
+        {"talker": "wxid_ze", "sender": "系统消息", "isSelf": False, "type": 10000, "subType": 0, "content": "撤回"},
+    )),
+    "chatlog text": ("a.txt", lines("{name}(wxid_1) 03-01 12:0{n}:00\n{text}\n\n")),
+    "Telegram": ("a.json", {"name": "阿泽", "id": 1, "messages": records(
+        telegram, {"id": 9, "type": "service", "actor": "阿泽", "action": "pin_message", "text": ""},
+    )}),
+    "Telegram, whole account": ("a.json", {"about": "x", "chats": {"list": [{"name": "阿泽", "messages": records(telegram)}]}}),
+    "Messenger, newest first and read as Latin-1": ("a.json", {"title": "x", "messages": records(
+        lambda n, name, text: {
+            "sender_name": name.encode().decode("latin-1"), "timestamp_ms": 1709265600000 + n,
+            "content": text.encode().decode("latin-1"),
+        },
+    )[::-1]}),
+    "Messenger, encrypted": ("a.json", {"threadName": "x", "messages": records(
+        lambda n, name, text: {"isUnsent": False, "senderName": name, "text": text, "timestamp": 1709265600000 + n},
+    )}),
+    "Discord": ("a.json", {"guild": {"name": "g"}, "channel": {"name": "闲聊"}, "messages": records(
+        lambda n, name, text: {
+            "type": "Default", "timestamp": f"2024-03-01T12:0{n}:00+00:00", "content": text,
+            "author": {"name": "x", "nickname": name},
+        },
+        {"type": "GuildMemberJoin", "timestamp": "", "content": "Joined.", "author": {"name": "x", "nickname": "阿泽"}},
+    )}),
+    "Discord CSV": ("a.csv", table("AuthorID,Author,Date,Content,Attachments,Reactions", records(
+        lambda n, name, text: (7, name, f"2024-03-01T12:0{n}:00.0000000+00:00", text, "", ""),
+    ))),
+    "ChatLab": ("a.json", {"chatlab": {"version": "0.0.2"}, "meta": {"name": "阿泽"}, "messages": records(
+        lambda n, name, text: {"sender": "1", "accountName": name, "timestamp": 1709265600 + n, "type": 0, "content": text},
+        {"sender": "1", "accountName": "阿泽", "timestamp": 1709269999, "type": 1, "content": "pic.jpg"},
+    )}),
     "WhatsApp, Android": (
-        "a.txt",
-        "2024/3/1 12:00 - 消息和通话已进行端到端加密。\n" + "".join(f"2024/3/1 12:0{n} - {name}: {text}\n" for n, (name, text) in enumerate(TALK))
-        + "2024/3/1 12:09 - 阿泽: <Media omitted>\n",
+        "a.txt", "2024/3/1 12:00 - 消息和通话已进行端到端加密。\n" + lines("2024/3/1 12:0{n} - {name}: {text}\n") + "2024/3/1 12:09 - 阿泽: <Media omitted>\n",
     ),
-    "WhatsApp, iPhone": ("a.txt", "".join(f"[3/1/24, 12:0{n}:00 PM] {name}: {text}\n" for n, (name, text) in enumerate(TALK)) + "\u200e[3/1/24, 12:09:00 PM] 阿泽: \u200eimage omitted\n"),
-    "WhatsApp, German": (
-        "a.txt",
-        "31.12.23, 21:14 - Nachrichten sind Ende-zu-Ende-verschlüsselt.\n" + "".join(f"31.12.23, 21:15 - {name}: {text}\n" for name, text in TALK)
-        + "31.12.23, 21:16 - 小林: <Medien ausgeschlossen>\n31.12.23, 21:17 - 阿泽 hat die Gruppe in \"a: b\" umbenannt\n",
-    ),
-    "WhatsApp, Korean": ("a.txt", "".join(f"[2023. 12. 31. 오후 9:15:10] ~ {name}: {text}\n" for name, text in TALK)),
-    "WhatsApp, Arabic": ("a.txt", "".join(f"٣١\u200f/١٢\u200f/٢٠٢٣، ٩:١٥ م - {name}: {text}\n" for name, text in TALK)),
-    "WhatsApp, Vietnamese": ("a.txt", "".join(f"21:15, 31/12/2023 - {name}: {text}\n" for name, text in TALK)),
-    "LINE": ("a.txt", "[LINE] 与阿泽的聊天记录\n保存日期：2024/03/02 10:00\n\n2024/03/01（五）\n" + "".join(f"12:0{n}\t{name}\t{text}\n" for n, (name, text) in enumerate(TALK))),
-    "name: text": ("a.txt", "".join(f"{name}：{text}\n" for name, text in TALK)),
-    "name above text": ("a.txt", "".join(f"{name}:\n{text}\n\n" for name, text in TALK)),
-    "messages of roles": (
-        "a.json",
-        {"messages": [{"role": "system", "content": "你是助手"}, *({"role": name, "content": [{"type": "text", "text": text}]} for name, text in TALK)]},
-    ),
-    "ShareGPT lines": ("a.jsonl", json.dumps({"id": "1", "conversations": [{"from": name, "value": text} for name, text in TALK]}, ensure_ascii=False)),
-    "dialogue": ("a.json", [{"dialogue_id": "d1", "dialogue": [{"speaker": name, "text": text} for name, text in TALK]}]),
+    "WhatsApp, iPhone": ("a.txt", lines("[3/1/24, 12:0{n}:00 PM] {name}: {text}\n") + "\u200e[3/1/24, 12:09:00 PM] 阿泽: \u200eimage omitted\n"),
+    "WhatsApp, German": ("a.txt", lines("31.12.23, 21:15 - {name}: {text}\n") + '31.12.23, 21:17 - 阿泽 hat die Gruppe in "a: b" umbenannt\n'),
+    "WhatsApp, Korean": ("a.txt", lines("[2023. 12. 31. 오후 9:15:10] ~ {name}: {text}\n")),
+    "WhatsApp, Arabic": ("a.txt", lines("٣١\u200f/١٢\u200f/٢٠٢٣، ٩:١٥ م - {name}: {text}\n")),
+    "WhatsApp, Vietnamese": ("a.txt", lines("21:15, 31/12/2023 - {name}: {text}\n")),
+    "LINE": ("a.txt", "[LINE] 与阿泽的聊天记录\n保存日期：2024/03/02 10:00\n\n2024/03/01（五）\n" + lines("12:0{n}\t{name}\t{text}\n")),
+    "name: text": ("a.txt", lines("{name}：{text}\n")),
+    "name above text": ("a.txt", lines("{name}:\n{text}\n\n")),
+    "messages of roles": ("a.json", {"messages": [
+        {"role": "system", "content": "你是助手"},
+        *records(lambda _, name, text: {"role": name, "content": [{"type": "text", "text": text}]}),
+    ]}),
+    "ShareGPT lines": ("a.jsonl", json.dumps({"id": "1", "conversations": records(lambda _, name, text: {"from": name, "value": text})})),
+    "dialogue": ("a.json", [{"dialogue_id": "d1", "dialogue": records(lambda _, name, text: {"speaker": name, "text": text})}]),
     "plain table": ("a.csv", table("speaker,text", TALK)),
     "plain table, semicolons, GB18030": ("a.csv", table("发送人,内容", TALK, ";").encode("gb18030")),
     "plain table, UTF-16": ("a.csv", table("发送人,内容", TALK, "\t").encode("utf-16")),
@@ -248,43 +221,22 @@ def test_each_tools_export_gives_its_people_and_words_and_takes_memes(name: str,
     assert b"out_memes" not in again.render({})
 
 
-def test_a_text_may_be_as_long_as_the_file(read) -> None:
-    long = "好" * 200_000
-    export = read("a.csv", table("speaker,text", [*TALK[:1], ("阿泽", long)]))
-    assert turns(export)[1] == ("阿泽", long)
-
-
 def test_who_speaks_is_a_flag_where_every_row_has_the_others_name(read) -> None:
     other = wechatmsg({"小林": "阿泽", "阿泽": "阿泽"})
     assert turns(read("a.csv", other)) == [({"小林": "我"}.get(name, name), text) for name, text in TALK]
     messages_db = table("is_from_me,text,date", [(int(name == "小林"), text, "") for name, text in TALK])
     assert [name for name, _ in turns(read("b.csv", messages_db))] == ["我", "对方"] * 2
-    old = table(
-        "localId,TalkerId,Type,SubType,IsSender,CreateTime,Status,StrContent,StrTime",
-        [(1, 2, 1, 0, 1, 0, 2, "在吗", "")] * 3,
-    )
-    with pytest.raises(ChatError, match="FIELDS"):
-        read("c.csv", old)
-    assert len(turns(read("c.csv", old, "speaker=IsSender,text=StrContent"))) == 1
 
 
 def test_xml_notices_and_quotes_are_no_words(read) -> None:
-    rows = [(n, 217, *row, "", "", "阿泽", "w") for n, row in enumerate([
-        (47, 0, 0, 1709266690, 2, '<msg><emoji fromusername="wxid_ze" /></msg>'),
-        (3, 0, 0, 1709266700, 2, XML),
-        (10000, 0, 0, 1709266900, 4, "你撤回了一条消息"),
-        (49, 57, 0, 1709266960, 3, "这个好"),
-    ])]  # fmt: skip
-    told = turns(read("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"}, rows)))
+    kinds = ((47, 0, XML), (3, 0, XML), (10000, 0, "你撤回了一条消息"), (49, 57, "这个好"))
+    rows = [(9, kind, sub, 0, 1709266690, text, "", "阿泽", "w") for kind, sub, text in kinds]
+    told = turns(read("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"}, *rows)))
     assert told[-1] == ("阿泽", TALK[-1][1] + " 这个好")
     quoted = "我 03-01 12:00:00\n在吗\n\n阿泽(wxid_ze) 03-01 12:01:00\n在\n\n我 03-01 12:02:00\n> 阿泽(wxid_ze) 03-01 12:01:00\n> 在\n截图了\n\n"
     assert turns(read("b.txt", quoted)) == [("我", "在吗"), ("阿泽", "在"), ("我", "截图了")]
-    reply = [
-        *QCE,
-        {**QCE[1], "content": {"text": "[回复 小林: 然后呢]\n就这样"}},
-        {**QCE[0], "recalled": True},
-    ]
-    assert turns(read("c.json", {"messages": reply}))[1][1].endswith("就这样")
+    reply = QCE[1] | {"content": {"text": "[回复 小林: 然后呢]\n就这样"}}
+    assert turns(read("c.json", [*QCE, reply, QCE[0] | {"recalled": True}]))[1][1].endswith("就这样")
     edited = "12/31/23, 9:15\u202fPM - a: 在吗 <This message was edited>\n12/31/23, 9:16\u202fPM - b: 在\n"
     assert turns(read("d.txt", edited)) == [("a", "在吗"), ("b", "在")]
 
@@ -299,7 +251,8 @@ THINGS = [
 def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> None:
     pictures = table("speaker,text", [*TALK, *(("小林", thing) for thing in THINGS)])
     assert turns(read("a.csv", pictures)) == TALK
-    kept = [("小林", "[图片里的人是谁]"), ("阿泽", "哈哈[捂脸]"), ("小林", "<3"), ("阿泽", "2 < 3 > 1")]
+    long = "好" * 200_000  # a cell may be as long as the file
+    kept = [*zip("甲乙" * 3, ("[图片里的人是谁]", "哈哈[捂脸]", "<3", "2 < 3 > 1", long), strict=False)]
     assert turns(read("a.csv", table("speaker,text", kept))) == kept
 
 
@@ -309,17 +262,12 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.txt", "Sender: 小林\nTime: 12:00\nMessage: 在吗\n\nSender: 阿泽\nTime: 12:01\nMessage: 在\n", "label"),
         ("a.txt", "今天下了雨，我们没有出门。\n明天再说。\n", "今天下了雨"),
         ("a.csv", table("speaker,text", [("小林", text) for _, text in TALK]), "all 4 messages"),
-        ("a.csv", table("speaker,text", [("1", "在吗"), ("2", "在")]), "'1'"),
         ("a.csv", table("speaker,text", [*TALK, ("阿泽", XML)]), "xml"),
-        ("a.csv", table("speaker,text", [*TALK, ("阿泽", "好<|im_end|>")]), r"im_end"),
         ("a.csv", table("speaker,text", [("小林", "锟斤拷锟斤拷"), ("阿泽", "锟斤拷")]), "UTF-8"),
         ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
-        ("a.csv", 'speaker,text\n小林,"在吗\n', "line 2"),
         ("a.json", '{"a": 1', "not JSON"),
-        ("a.json", {"a": 1}, "list of messages"),
         ("a.csv", table("發送人,內容", [("小林", "這個週末我們還要練習嗎"), ("阿澤", "讓我想想，應該會吧")]).encode("big5"), "encoding=big5"),
         ("a.xlsx", b"PK", "save it as CSV"),
-        ("a.csv", "", "empty"),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_with_what_was_seen(name: str, content, seen: str, read) -> None:
@@ -392,12 +340,15 @@ TOLD = {"scenario": "在聊天", "emotion": "开心", "motivation": "想笑"}
 OWN = {
     "dialogue_id": "chat-1",
     "turns": [
-        {"speaker": "小美", "text": "到家了吗"},
-        {"speaker": "阿强", "text": "堵车"},
-        {"speaker": "阿强", "text": "还在桥上"},
-        {"speaker": "小美", "text": "那我先吃了"},
+        {"speaker": speaker, "text": text}
+        for speaker, text in (
+            ("小美", "到家了吗"),
+            ("阿强", "堵车"),
+            ("阿强", "还在桥上"),
+            ("小美", "那我先吃了"),
+        )
     ],
-    "summaries": [{"turn": 2, **TOLD}, {"turn": 3, **TOLD}, {"turn": 4, **TOLD}],
+    "summaries": [{"turn": turn, **TOLD} for turn in (2, 3, 4)],
 }
 
 
@@ -411,10 +362,15 @@ def load(path: Path, content, **settings):
 def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
     ((made,), taken) = load(tmp_path / "own.jsonl", [OWN])
     assert (made.kind, made.name_a, made.name_b, made.complete) == ("own", "小美", "阿强", True)
-    said = [(t.turn, t.speaker, t.text) for t in made.turns]
-    assert said == [(1, "A", "到家了吗"), (2, "B", "堵车 还在桥上"), (3, "A", "那我先吃了")]
-    summed_up = [(s.turn, s.speaker, s.scenario) for s in made.summaries]
-    assert summed_up == [(2, "B", "在聊天"), (3, "A", "在聊天")]
+    assert [(t.turn, t.speaker, t.text) for t in made.turns] == [
+        (1, "A", "到家了吗"),
+        (2, "B", "堵车 还在桥上"),
+        (3, "A", "那我先吃了"),
+    ]
+    assert [(s.turn, s.speaker, s.scenario) for s in made.summaries] == [
+        (2, "B", "在聊天"),
+        (3, "A", "在聊天"),
+    ]
     assert {record.source for record in (made, *made.turns, *made.summaries)} == {"user dialogue"}
     assert taken == "form of a release; 4 messages of 2 speakers (小美, 阿强) in 1 chat"
     assert chats.load_dialogues(Profile(name="p")) == ([], "")
@@ -429,36 +385,23 @@ def test_a_release_gives_the_dialogues_that_it_was_made_of(tmp_path: Path) -> No
     lines = [made.model_copy(update={"summaries": [*made.summaries[:-1], bad]}), made_up.dialogue("news-2")]
     content = "\ufeff" + "\n\n".join(line.model_dump_json() for line in lines)
     again, _ = load(tmp_path / "dialogues.jsonl", content.encode(), llm="openai", mode="auto")
-    assert [one.dialogue_id for one in again] == ["news-1", "news-2"]
+    of_turns = {"turns": {"__all__": {"speaker", "text", "source"}}}
     for one, before in zip(again, lines, strict=True):
-        assert [(t.speaker, t.text, t.source) for t in one.turns] == [
-            (t.speaker, t.text, t.source) for t in before.turns
-        ]
-        assert (one.kind, one.title, one.name_a, one.name_b) == (
-            before.kind,
-            before.title,
-            before.name_a,
-            before.name_b,
-        )
+        for parts in (of_turns, {"dialogue_id", "kind", "title", "name_a", "name_b"}):
+            assert one.model_dump(include=parts) == before.model_dump(include=parts)
     told = [(s.turn, s.speaker, s.scenario) for s in made.summaries]
-    assert [(s.turn, s.speaker, s.scenario) for s in again[1].summaries] == told
-    assert [(s.turn, s.speaker, s.scenario) for s in again[0].summaries] == told[:-1]
+    assert [[(s.turn, s.speaker, s.scenario) for s in one.summaries] for one in again] == [told[:-1], told]
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
         ({"turns": [*OWN["turns"], {"speaker": "路人", "text": "让让"}]}, "'chat-1' has 3: 小美, 阿强, 路人"),
-        ({"turns": OWN["turns"][:1]}, "'chat-1' has 1: 小美"),
         ({"turns": [*OWN["turns"], {"speaker": "小美"}]}, "line 2: turns.4.text: Field required"),
-        ({"turns": "x"}, "line 2: turns: Input should be a valid list"),
-        ({"dialogue_id": ""}, "line 2: dialogue_id: String should have at least 1 character"),
         ({"dialogue_id": "a/b"}, "dialogue_id 'a/b'"),
-        ({"dialogue_id": "chat-0"}, "a dialogue_id of its own"),
-        ({"dialogue_id": 7}, "line 2: dialogue_id: Input should be a valid string"),
+        ({"dialogue_id": "chat-0"}, "dialogue_id 'chat-0' must name one dialogue"),
         ({"summaries": []}, "2 turns in own.jsonl have no summary, and profile 'p' has no model"),
         ({"summaries": ["x"]}, "line 2: summaries.0: Input should be a valid dictionary"),
-        ({"summaries": [{"turn": 2, "scenario": "x"}]}, "line 2: summaries.0.emotion: Field required"),
     ],
 )
 def test_what_is_no_dialogue_of_two_is_refused_in_one_line(tmp_path: Path, change: dict, what: str) -> None:
@@ -469,18 +412,8 @@ def test_what_is_no_dialogue_of_two_is_refused_in_one_line(tmp_path: Path, chang
 
 def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) -> None:
     """One sentence of `make reproduce` and `make doctor`, also in a replay; nothing to generate is named beside."""
-    for file, content, what in (
-        ("nowhere.jsonl", None, "No such file"),
-        ("a.xlsx", b"PK", "save it as CSV"),
-        (
-            "a.jsonl",
-            b'\xef\xbb\xbf{"dialogue_id": "a", "turns": [{"speaker": "A", "text": "x"}]}\n{',
-            "line 2: not JSON",
-        ),
-        ("a.csv", table("speaker,text", [*TALK, ("路人", "让让")]).encode(), "has 3: 小林, 阿泽, 路人"),
-    ):
-        if content is not None:
-            (tmp_path / file).write_bytes(content)
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"speaker": "A", "text": "x"}\n{')
+    for file, what in (("nowhere.jsonl", "No such file"), ("a.jsonl", "line 2: not JSON")):
         profile = Profile(name="p").replace(dialogues=str(tmp_path / file))
         (lack,) = doctor.lacks(profile)
         assert lack.startswith("dialogues: ") and file in lack and what in lack and "\n" not in lack
@@ -492,11 +425,8 @@ def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) ->
 
 
 def test_groups_among_several_chats_are_left_out_and_counted(tmp_path: Path) -> None:
-    rows = (
-        [("a/b", *row) for row in TALK]
-        + [("群", name, "在") for name in "甲乙丙"]
-        + [("a b", *row) for row in TALK]
-    )
+    rows = [("a/b", *row) for row in TALK] + [("群", name, "在") for name in "甲乙丙"]
+    rows += [("a b", *row) for row in TALK]
     content = table("chat,speaker,text", rows).encode("gb18030")
     own, taken = load(tmp_path / "a.csv", content, llm="openai")
     assert [(one.dialogue_id, one.title) for one in own] == [("a-b", "a/b"), ("a-b-2", "a b")]

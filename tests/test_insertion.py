@@ -101,8 +101,8 @@ def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
         chats.library_run("", "made", "seed=99")
     asking = chats.asking_run(run, "made", "seed=99", "chats")
     assert (asking.name, asking.profile.seed) == ("made-chats", 99)
-    annotations = pd.read_parquet(run.write("annotations.parquet"))
-    annotations.drop(columns="emotion").to_parquet(run.write("annotations.parquet"))
+    annotations = run.write("annotations.parquet")
+    pd.read_parquet(annotations).drop(columns="emotion").to_parquet(annotations)
     with pytest.raises(StageMissing, match=r"from another version .*emotion"):
         chats.open_library(run, run)
     run.write("profile.yaml").write_text("colour: red", encoding="utf-8")
@@ -114,9 +114,10 @@ def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
 
 
 def test_the_right_memes_stand_at_the_right_places_in_the_file_and_on_the_page(run, tmp_path) -> None:
-    rows = [
-        row("小雨", "=去不去爬山", 3, "<i>一"),  # the first turn never has a meme
+    rows = [  # the first turn never has a meme, and another one has it at its first message
+        row("小雨", "=去不去爬山", 3, "<i>一"),
         row("阿杰", '他说"下雨"\n<script>alert(1)</script>', 5, "<i>一", "+1.10"),
+        row("阿杰", "怎么了", None, "<i>一"),
         row("小雨", "", None, "<i>一"),
         row("小雨", "那算了", 40, "<i>一"),
         *(row(who, text, topic, "二") for who, text, topic in (
@@ -126,29 +127,17 @@ def test_the_right_memes_stand_at_the_right_places_in_the_file_and_on_the_page(r
     told = chats.insert_file(write_csv(tmp_path / "chat.csv", rows), target, "made")
     cells = read_csv(target)
     assert [[line[name] for name in HEADER] for line in cells] == rows, "cells stay as they stood"
-    assert memes_in(target) == ["", "m05", "", "", "", "", "m07", "m02"]
+    assert memes_in(target) == ["", "m05", "", "", "", "", "", "m07", "m02"]
     assert all((target.parent / line["meme_file"]).is_file() for line in cells if line["meme_id"])
-    assert {(line["meme_strategy"], bool(line["meme_score"])) for line in cells} == {
-        ("", False),
-        ("greedy", True),
-    }
+    assert {line["meme_strategy"] + line["meme_score"][:2] for line in cells} == {"", "greedy0."}
     assert told.startswith("3 memes (3 different) in 6 turns of 2 chats; summaries: in the file\n")
-    assert (
-        "read: plain table; 8 messages of 5 speakers (小雨, 阿杰, 张三, 王五 ...) in 2 chats; 2 mess" in told
-    )
+    assert "read: plain table; 9 messages of 5 speakers (小雨, 阿杰, 张三, 王五 ...) in 2 chats; 2 me" in told
     page = target.with_suffix(".html").read_text(encoding="utf-8")
     assert "<script>" not in page and "<i>" not in page and "&lt;script&gt;alert(1)" in page
     assert page.count('data-meme="m05"') == 1 and "data:image/jpeg;base64," in page
     assert "Memes by greedy from the library of run made." in page and "Ψ 想说 k5" in page
     assert not re.search(r'(?:src|href)="(?!data:)', page), "nothing is loaded from elsewhere"
     assert not (tmp_path / "raw").exists(), "a run that only replays records nothing of a chat"
-
-
-def test_a_meme_stands_at_the_first_message_of_its_turn(monkeypatch, tmp_path) -> None:
-    made_chats.finished_run(monkeypatch, tmp_path)
-    rows = [row("甲", "在吗"), row("乙", "在", 4), row("乙", "怎么了"), row("甲", "没事", 40)]
-    chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made")
-    assert memes_in(tmp_path / "o.csv").index("m04") == 1
 
 
 # --- what may be overwritten
@@ -166,11 +155,10 @@ def test_what_no_insertion_wrote_is_not_overwritten(run, tmp_path, there) -> Non
     assert contents(out) == {there: mine.encode()}
     chats.insert_file(source, tmp_path / "p.csv", "made")
     written = contents(tmp_path)
-    for name in ("p.csv", "p.html"):
-        (tmp_path / name).write_text(mine, encoding="utf-8")
-        with pytest.raises(ChatError, match=r"p\.csv was not written by this command"):
-            chats.insert_file(source, tmp_path / "p.csv", "made")
-        (tmp_path / name).write_bytes(written[name])
+    (tmp_path / "p.csv").write_text(mine, encoding="utf-8")
+    with pytest.raises(ChatError, match=r"p\.csv was not written by this command"):
+        chats.insert_file(source, tmp_path / "p.csv", "made")
+    (tmp_path / "p.csv").write_bytes(written["p.csv"])
     # Another output beside it would have the same page.
     source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
     with pytest.raises(ChatError, match=r"p\.html was not written by this command"):
@@ -224,14 +212,11 @@ def test_learned_placement_sends_where_it_promises_most(monkeypatch, tmp_path) -
     """Of four turns with a summary three may get a meme; no meme is about the topic of the fourth."""
     run = made_chats.finished_run(monkeypatch, tmp_path, wanted_rate=0.75)
     made_chats.placement_file(tmp_path / "example" / "placement.json")
-    rows = [*ROWS, *(row(*cells, chat="二") for cells in (("甲", "去吗"), ("乙", "去"), ("甲", "行", 2)))]
+    rows = [*ROWS, row("甲", "去吗", chat="二"), row("乙", "去", chat="二"), row("甲", "行", 2, chat="二")]
     source = write_csv(tmp_path / "c.csv", rows)
     chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
     assert memes_in(tmp_path / "o.csv") == ["", "m04", "", "m07", "", "", "m02"]
-    sent = [line for line in read_csv(tmp_path / "o.csv") if line["meme_id"]]
-    assert {line["meme_strategy"] for line in sent} == {"learned"}
-    assert all(float(line["meme_gate_score"]) >= float(line["meme_threshold"]) for line in sent)
-    assert "m04, T = +" in (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert {line["meme_strategy"] for line in read_csv(tmp_path / "o.csv")} == {"", "learned"}
     # What the run itself fitted comes first: under these weights everybody likes m05.
     made_chats.placement_file(run.write("placement.json"))
     values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
@@ -325,8 +310,6 @@ def test_without_a_model_only_turns_with_a_summary_get_a_meme(run, tmp_path) -> 
         ("c.csv", {}, ChatError, "it would be lost"),
         ("o.jsonl", {}, ChatError, r"call it o\.csv"),
         ("o.csv", {"strategy": "best"}, ChatError, "there are: greedy"),
-        ("o.csv", {"run_name": "nowhere"}, StageMissing, "no run 'nowhere'"),
-        ("o.csv", {"fields": "text=消息"}, ChatError, "has the columns 消息"),
     ],
 )
 def test_what_cannot_be_done_says_why(run, tmp_path, target, changes, error, message) -> None:

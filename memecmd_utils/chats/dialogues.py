@@ -45,12 +45,12 @@ def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
             about = Released.model_construct(dialogue_id=dialogue_id, title=chat.name, turns=[])
         own.append(_dialogue(chat, turns, about, profile))
     ids = [dialogue.dialogue_id for dialogue in own]
-    if wrong := [name for name in ids if not re.fullmatch(r"[\w.-]{1,80}", name)]:
+    wrong = [name for name in ids if not re.fullmatch(r"[\w.-]{1,80}", name) or ids.count(name) > 1]
+    if wrong:
         raise ProfileError(
-            f"{path.name}: dialogue_id {wrong[0]!r} must be 1 to 80 letters, digits, '_', '.' and '-'"
+            f"{path.name}: dialogue_id {wrong[0]!r} must name one dialogue, in 1 to 80 letters, digits, '_', "
+            "'.' and '-'"
         )
-    if len(set(ids)) < len(ids):
-        raise ProfileError(f"{path.name}: each dialogue needs a dialogue_id of its own")
     missing = sum(len(dialogue.turns) - 1 - len(dialogue.summaries) for dialogue in own)
     if missing and profile.models.llm == "authored":
         raise ProfileError(
@@ -79,8 +79,10 @@ def _dialogue(
         turns.append(schemas.Turn(text=text, source=source, **place))
         if turn > 1 and first.summary is not None:
             summaries.append(schemas.Summary(**{"source": OWN} | first.summary.model_dump() | place))
-    names, (first, second) = {"A": about.name_a, "B": about.name_b}, _speakers(spoken)
+    names, (first, second) = {"A": about.name_a or "A", "B": about.name_b or "B"}, _speakers(spoken)
     return schemas.Dialogue(
+        dialogue_id=about.dialogue_id,
+        kind=about.kind if about.kind in schemas.DIALOGUE_KINDS else "own",
         ref=about.dialogue_id,
         name_a=names.get(first, first),
         name_b=names.get(second, second),
@@ -88,6 +90,6 @@ def _dialogue(
         turns=turns,
         summaries=summaries,
         complete=True,
+        source=about.source or OWN,
         profile=profile.name,
-        **about.model_dump(include={"dialogue_id", "kind", "source"}),
     )

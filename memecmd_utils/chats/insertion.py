@@ -12,7 +12,7 @@ from memecmd_utils import files, learned, reranking, retrieval, runs
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.readers import OWN, Export, counted
-from memecmd_utils.chats.search import Library, asking_run, learned_library, library_run, open_library
+from memecmd_utils.chats.search import Library, asking_run, encoder, library_run, open_library
 from memecmd_utils.chats.turns import (
     MAX_CHARS,
     ChatError,
@@ -24,9 +24,10 @@ from memecmd_utils.chats.turns import (
     summarise,
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
+from memecmd_utils.embedders import embedder_of
 from memecmd_utils.retrieval import LEARNED, RERANKED
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Choice, Dialogue, Placement, Summary, SummaryReply, Turn
+from memecmd_utils.schemas import Annotation, Choice, Dialogue, Placement, Summary, SummaryReply, Turn
 from memecmd_utils.settings import Strategy
 
 
@@ -259,7 +260,15 @@ def _place(chats: Sequence[Chat], library: Library, strategy: Strategy, asking: 
     by_learned: Sequence[retrieval.ScoredDialogue] = ()
     choices: Sequence[Choice] = ()
     if strategy == LEARNED:
-        by_learned = learned.score_dialogues(learned_library(library, asking), dialogues)
+        models = run.profile.models
+        both = (models.embedder, models.consistency_embedder)
+        encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
+        placement = learned.open_placement(
+            run, [embedder_of(run.profile, n, run.read_dirs).name for n in both]
+        )
+        by_learned = learned.score_dialogues(
+            learned.open_library(placement, library.memes, run.load(Annotation), encoders), dialogues
+        )
     elif strategy == RERANKED:
         ranked = [
             of_chat._replace(lines=[(turn.speaker, turn.text) for turn in chat.spoken])

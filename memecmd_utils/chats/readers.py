@@ -8,14 +8,14 @@ speakers that are labels or numbers, XML or control tokens in a text.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from memecmd_utils.chats import transcripts
 from memecmd_utils.chats.formats import (
@@ -31,7 +31,7 @@ from memecmd_utils.chats.formats import (
 )
 from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
 from memecmd_utils.files import first_fault, paths
-from memecmd_utils.schemas import Kind, SummaryReply
+from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.schemas import Text as StrippedText
 
 SUMMARY = ("scenario", "emotion", "motivation")
@@ -144,16 +144,13 @@ def time_of(value: Any) -> float | None:
         return None
 
 
-def _is_true(value: Any) -> bool:
-    return text_of(value).strip().casefold() in ("1", "true", "yes")
-
-
 # --- one layout over all messages of a chat
 
 
 def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]:
     """Messages of `rows` by a layout, in a chat of this name where the layout has no field for it."""
-    mine = [bool(layout.mine) and _is_true(value_at(row, layout.mine)) for _, row in rows]
+    flags = [text_of(value_at(row, layout.mine)).strip().casefold() for _, row in rows]
+    mine = [bool(layout.mine) and flag in ("1", "true", "yes") for flag in flags]
     names = [_speaker(row, layout, own) for (_, row), own in zip(rows, mine, strict=True)]
     pairs = list(zip(names, mine, strict=True))
     if {name for name, own in pairs if own and name} & {name for name, own in pairs if not own}:
@@ -212,13 +209,17 @@ def layout_for(
     named |= {part: [columns[part]] if part in columns else [] for part in ("speaker", "chat")}
     if has_kinds:
         named |= {"kind": [columns["kind"]], "spoken": text_kinds}
-    return Layout("plain table", needs=(), **named, quotes=False, told=told)
+    return Layout("plain table", (), **named, quotes=False, told=told)
 
 
 # --- dialogues in the form of a release, `dialogues.jsonl`: a fault names its line and field
 
 OWN = "user dialogue"
 """`source` of what a file says without naming one."""
+
+
+AnyText = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else "")]
+"""Another data set may mean something else by these names."""
 
 
 class ReleasedTurn(BaseModel):
@@ -230,9 +231,12 @@ class ReleasedTurn(BaseModel):
 
 
 class ReleasedSummary(SummaryReply):
-    """(S, E, Psi) for the message with that number in the file, which counts from 1."""
+    """(S, E, Psi) for the message with that number in the file, which counts from 1; empty where unscored."""
 
     turn: int
+    scenario: str
+    emotion: str
+    motivation: str
     source: str = OWN
 
 
@@ -242,27 +246,11 @@ class Released(BaseModel):
     dialogue_id: StrippedText
     turns: list[ReleasedTurn] = Field(min_length=1)
     summaries: list[ReleasedSummary] = []
-    kind: Kind = "own"
-    title: str = ""
-    name_a: str = "A"
-    name_b: str = "B"
-    source: str = OWN
-
-    @field_validator("summaries", mode="before")
-    @classmethod
-    def _unscored_ones_are_missing(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        return [part for part in value if not (isinstance(part, Mapping) and part.get("unscored"))]
-
-    @field_validator("kind", "title", "name_a", "name_b", "source", mode="wrap")
-    @classmethod
-    def _else_as_if_not_there(cls, value: Any, valid: Callable[[Any], Any], info: ValidationInfo) -> Any:
-        # Another data set may mean something else by these names.
-        try:
-            return valid(value)
-        except ValidationError:
-            return cls.model_fields[info.field_name].default
+    kind: AnyText = ""
+    title: AnyText = ""
+    name_a: AnyText = ""
+    name_b: AnyText = ""
+    source: AnyText = ""
 
 
 def released(content: Table | Json | Text) -> list[Released]:
@@ -405,7 +393,9 @@ def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str
             raise ChatError(f"{where}no field says who speaks and what; there are: {there}; {NAMED}")
         messages_here = messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
         if dialogues:
-            told = {summary.turn: summary for summary in dialogues[number].summaries}
+            told = {
+                s.turn: s for s in dialogues[number].summaries if s.scenario and s.emotion and s.motivation
+            }
             messages_here = [m._replace(summary=told.get(n)) for n, m in enumerate(messages_here, start=1)]
         messages += messages_here
         names |= {message.chat for message in messages_here}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils import files, learned, retrieval
+from memecmd_utils import files, retrieval
 from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
 from memecmd_utils.llm.types import EndpointError
@@ -102,16 +102,3 @@ def open_library(run: Run, asking: Run) -> Library:
         raise StageMissing(f"run {run.name!r} is from another version ({error}): make it again") from error
     index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
     return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
-
-
-def learned_library(library: Library, asking: Run) -> learned.LearnedLibrary:
-    """A library for the strategy `learned`, by the weights that the run fitted, or else by the shipped ones.
-
-    Raises `PlacementError` where the run has other embedders than the weights.
-    """
-    run, models = library.run, library.run.profile.models
-    both = (models.embedder, models.consistency_embedder)
-    names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
-    placement = learned.open_placement(run, names)
-    encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
-    return learned.open_library(placement, library.memes, run.load(Annotation), encoders)

@@ -12,7 +12,7 @@ from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.types import Answer, Request
+from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Profile
@@ -108,17 +108,6 @@ class NoSummaryAgent(MemecmdError, RuntimeError):
     """No model may be asked for summaries; the message says how to get one."""
 
 
-def request(context: Context, profile: Profile) -> Request:
-    """The summary agent's request of a run's own dialogues, for any number of speakers."""
-    lines = [(name, _one_line(text)) for name, text in context.lines]
-    return summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
-
-
 def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Answer]:
     """Summaries of `contexts` by the generator of `run`: recorded under `stage`, resumable, within its caps.
 
@@ -147,8 +136,14 @@ def summarise_unrecorded(context: Context, run: Run) -> Answer:
 async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Answer]:
     """Ask for all contexts side by side: no summary waits for another, because the texts are all there."""
 
+    def cut(text: str) -> str:
+        line = " ".join(text.split())
+        return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
+
     async def summary(context: Context) -> Answer:
-        answer = await chat.ask(request(context, profile), lambda r: replies.structured(r, SummaryReply))
+        lines = [(name, cut(text)) for name, text in context.lines]
+        asked = summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
+        answer = await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))
         bar.update()
         return answer
 

@@ -15,10 +15,10 @@ from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image
 
 from memecmd_utils import files, runs, schemas, statistics
-from memecmd_utils.chats import search
+from memecmd_utils.chats import insertion, search
 from memecmd_utils.files import paths
 from memecmd_utils.learned import LearnedPlacement, PlacementModel
-from memecmd_utils.settings import PLACES
+from memecmd_utils.settings import Profile
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")
@@ -42,12 +42,10 @@ class TopicEmbedder:
 
 
 def grouped(changes: dict) -> dict[str, dict]:
-    """Settings as a profile has them, from their names as `SET=` takes them."""
-    groups: dict[str, dict] = {}
-    for key, value in changes.items():
-        group = next(place[0] for place in PLACES if place[1:] == (key,))
-        groups.setdefault(group, {})[key] = value
-    return groups
+    """Settings as a profile's file has them, from their names as `SET=` takes them."""
+    return (
+        Profile(name="made").replace(**changes).model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    )
 
 
 def summary(topic: int) -> dict[str, str]:
@@ -65,7 +63,7 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     """
     for name in ("processed", "raw", "reports", "example", "profiles"):
         monkeypatch.setattr(paths, name, tmp_path / name)
-    for module in (runs, search):
+    for module in (runs, search, insertion):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
     own = {"centring": "none", "score_scale": "raw", "theta0": 0.6, "threshold_penalty": 0.1}
     settings = grouped({**own, **changes})
