@@ -6,14 +6,13 @@ bytes, which become plain text.
 
 import json
 import random
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pandas as pd
 import pytest
-from web_site import Site, open_site
+from web_site import Site
 
 from memecmd_utils import fetch, files, news
 from memecmd_utils.files import paths
@@ -46,13 +45,12 @@ def put(site: Site, path: str, text: str | bytes, status: int = 200, **headers: 
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     monkeypatch.setattr(fetch, "Client", partial(fetch.Client, pause_s=0))
     monkeypatch.setattr(fetch, "TRIES", 1)
     monkeypatch.setattr(news, "MAX_BYTES", 300_000)
-    with open_site() as made:
-        yield made
+    return Site(monkeypatch)
 
 
 def rows(folder: Path) -> dict[str, dict[str, str]]:
