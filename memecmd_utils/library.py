@@ -4,7 +4,6 @@ Images are decoded safely, read by OCR and freed of duplicates; a funnel says wh
 contact sheet helps a person to keep or drop memes.
 """
 
-import csv
 import difflib
 import functools
 import hashlib
@@ -95,13 +94,11 @@ class Candidate:
 def example_memes(folder: Path | None = None) -> list[Candidate]:
     """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`."""
     folder, memes = folder or paths.example, []
-    with (folder / "memes.csv").open(encoding="utf-8-sig", newline="") as handle:
-        for row in csv.DictReader(handle):
-            name, text = row["meme_id"], f"{row['caption_top']} {row['caption']}".strip()
-            path = folder / "memes" / f"{name}.webp"
-            memes.append(
-                Candidate(name, name, "example", path, row["picture_note"], name, text, row["gloss"])
-            )
+    table = pd.read_csv(folder / "memes.csv", dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    for row in table.itertuples():
+        name, text = row.meme_id, f"{row.caption_top} {row.caption}".strip()
+        path = folder / "memes" / f"{name}.webp"
+        memes.append(Candidate(name, name, "example", path, row.picture_note, name, text, row.gloss))
     return memes
 
 
