@@ -11,7 +11,7 @@ from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import spending
 from memecmd_utils.llm.embedding import INPUTS, TASK
-from memecmd_utils.llm.spending import Spent, estimate_row
+from memecmd_utils.llm.spending import Spent
 from memecmd_utils.runs import Role
 from memecmd_utils.settings import Judge, Profile
 
@@ -37,6 +37,8 @@ TOKENS = {
 summaries, 442 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`.
 An annotation is one of a model that sees and is asked for unsafe memes; a choice is one of 20 captions; a
 rating reads a transcript, and is answered so much for each meme."""
+REMOTE_SECONDS_PER_CALL = 2.0
+LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
 SHARED = 0.3
 """Part of a yes/no question that a local judge reads anew: its pair differs in the last line only."""
 
@@ -45,7 +47,7 @@ SHARED = 0.3
 
 
 def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
-    """Estimate a run over `n_memes` memes: a row (`spending.estimate_row`) for each task of a stage.
+    """Estimate a run over `n_memes` memes: a row for each task of a stage.
 
     Calls by the profile's sizes, tokens by `TOKENS`, pictures by what their endpoint counts for one. What is
     already recorded is not looked at.
@@ -65,8 +67,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     if ("embedder", 0) in asked:
         texts = 4 * n_memes + 3 * places
         tokens = n_memes * TOKENS["annotation"].written + places * TOKENS["summary"].written
-        endpoint = asked["embedder", 0].endpoint
-        rows.append(estimate_row("04 embedding", profile, "openai", endpoint, texts / INPUTS, tokens, 0))
+        rows.append(_priced(profile, "04 embedding", asked["embedder", 0], texts / INPUTS, tokens, 0))
     if retrieval.RERANKED in profile.retrieval.strategies:
         shown = profile.retrieval.rerank_k
         rows.append(_row(profile, "04 choice", "choice", "chooser", places, pictures=shown))
@@ -83,12 +84,29 @@ def _row(
 
     `answers`: what is written as often as a call of the task is answered; `part` of it is read.
     """
-    llm, endpoint, local_model = runs.model_of(profile, role, number)
-    seen = pictures * spending.tokens_per_image(endpoint) if llm == "openai" and endpoint.vision else 0
+    model = runs.model_of(profile, role, number)
+    sees = model.llm == "openai" and model.endpoint.vision
+    seen = pictures * spending.tokens_per_image(model.endpoint) if sees else 0
     tokens = TOKENS[task]
     t_in = calls * part * (tokens.read + tokens.of_turn * turns + seen)
     t_out = calls * answers * tokens.written
-    return estimate_row(stage, profile, llm, endpoint, calls, t_in, t_out, local_model)
+    return _priced(profile, stage, model, calls, t_in, t_out)
+
+
+def _priced(
+    profile: Profile, stage: str, model: runs.Model, calls: float, t_in: float, t_out: float
+) -> dict[str, Any]:
+    """The row of so many calls and tokens; what this machine answers costs no money."""
+    endpoint, name = model.endpoint, model.endpoint.model or "(no model named)"
+    usd = (t_in * (endpoint.usd_per_million_in or 0) + t_out * (endpoint.usd_per_million_out or 0)) / 1e6
+    seconds = calls * REMOTE_SECONDS_PER_CALL / profile.models.concurrency
+    if model.llm == "authored":
+        name, calls, t_in, t_out, usd, seconds = "authored text", 0, 0, 0, 0.0, 0.0
+    elif model.llm == "local":
+        name, usd = model.local_model, 0.0
+        seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
+    row = {"stage": stage, "model": name, "calls": round(calls), "tokens_in": round(t_in)}
+    return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 
 
 def _judge_row(profile: Profile, number: int, judge: Judge, n_dialogues: int, n_memes: int) -> dict[str, Any]:
@@ -127,7 +145,11 @@ def cost_text(profile: Profile) -> str:
                 f"What {endpoint.model} counts for a picture is not known (tokens_per_image): it counts as "
                 f"{spending.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
-    return "\n".join([spending.estimate_text(rows), *dict.fromkeys(notes)])
+    table = pd.DataFrame(rows)
+    table.loc[len(rows)] = {"stage": "total", "model": "", **table[table.columns[2:]].sum()}
+    whole = dict.fromkeys(("calls", "tokens_in", "tokens_out"), "{:,.0f}".format)
+    printed = table.to_string(index=False, float_format="{:,.4f}".format, formatters=whole)
+    return "\n".join([printed, *dict.fromkeys(notes)])
 
 
 def expected_memes(profile: Profile) -> int:

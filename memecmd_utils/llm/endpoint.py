@@ -365,6 +365,12 @@ def read_reply(body: Any) -> Reply:
         text = CONTROL.sub("", text)
         thought = str(message.get("reasoning_content") or message.get("reasoning") or "")
         reply = without_thoughts(text)
+        tops = ((choice.get("logprobs") or {}).get("content") or [{}])[0].get("top_logprobs") or []
+        first_token = {
+            CONTROL.sub("", str(top["token"])): float(top["logprob"])
+            for top in tops
+            if -1e6 < top["logprob"] < 1.0  # at most 0 but for rounding; infinities are no JSON
+        }
         finish = re.sub(r"[^a-z]+", "_", str(choice.get("finish_reason") or "stop").lower())
         return Reply(
             text=reply,
@@ -373,17 +379,7 @@ def read_reply(body: Any) -> Reply:
             tokens_in=usage.get("prompt_tokens") or 0,
             tokens_out=usage.get("completion_tokens") or 0,
             think_characters=len(text.strip()) - len(reply) + len(thought),
-            first_token=_first_token(choice.get("logprobs")),
+            first_token=first_token or None,
         )
     except (TypeError, KeyError, IndexError, AttributeError, ValueError):
         return Reply(text="", finish_reason="lost")
-
-
-def _first_token(logprobs: Any) -> dict[str, float] | None:
-    """Log-probabilities of the first token's alternatives, where the endpoint gives them."""
-    content = (logprobs or {}).get("content") or [{}]
-    return {
-        CONTROL.sub("", str(top["token"])): min(float(top["logprob"]), 0.0)
-        for top in content[0].get("top_logprobs") or []
-        if -1e6 < top["logprob"] < 1.0  # at most 0 but for rounding; infinities are no JSON
-    } or None

@@ -1,4 +1,4 @@
-"""What a run has spent and the caps that stop it, what its chats asked for, and what a profile will cost."""
+"""What a run has spent and the caps that stop it, and what its chats asked for."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils.llm.types import NO_REPLY, UNRECORDED, BudgetReached, Reply, Request
-from memecmd_utils.settings import Endpoint, Profile
+from memecmd_utils.settings import Endpoint
 
 MARGIN = 1.5
 """What the next call of a task is reckoned at, in mean costs of the calls before it."""
@@ -18,8 +18,6 @@ TOKENS_PER_CHARACTER, TOKENS_OUT = 0.8, 4000
 """What a task's first call is reckoned by; the second where a request sets no limit."""
 TOKENS_PER_IMAGE = 765
 """Where an endpoint does not say: four tiles of gpt-4o, between most models (170 to 260) and gpt-4o-mini."""
-REMOTE_SECONDS_PER_CALL = 2.0
-LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
 
 
 class Spent:
@@ -148,6 +146,12 @@ class Budget:
             )
 
 
+def tokens_per_image(endpoint: Endpoint) -> int:
+    """Of a picture, also where the endpoint does not say."""
+    stated = endpoint.tokens_per_image
+    return TOKENS_PER_IMAGE if stated is None else stated
+
+
 # --- what chats asked for ----------------------------------------------------------------------------
 
 
@@ -222,39 +226,3 @@ def not_recorded(folder: Path) -> str:
         "To have them answered, install local judges (`make local-llm MODEL=NAME`) and add mode=auto to "
         "SET (or to `settings`)."
     )
-
-
-# --- before a run -------------------------------------------------------------------------------------
-
-
-def tokens_per_image(endpoint: Endpoint) -> int:
-    """Of a picture, also where the endpoint does not say."""
-    stated = endpoint.tokens_per_image
-    return TOKENS_PER_IMAGE if stated is None else stated
-
-
-def estimate_row(
-    stage: str, profile: Profile, llm: str, endpoint: Endpoint, calls: float, t_in: float, t_out: float,
-    local_model: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Reckon money and hours of so many calls and tokens; what this machine answers costs no money."""
-    usd = (t_in * (endpoint.usd_per_million_in or 0) + t_out * (endpoint.usd_per_million_out or 0)) / 1e6
-    seconds = calls * REMOTE_SECONDS_PER_CALL / profile.models.concurrency
-    model = endpoint.model or "(no model named)"
-    if llm == "authored":
-        model, calls, t_in, t_out, usd, seconds = "authored text", 0, 0, 0, 0.0, 0.0
-    elif llm == "local":
-        seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
-        model, usd = local_model or profile.models.local_model, 0.0
-    row = {"stage": stage, "model": model, "calls": round(calls), "tokens_in": round(t_in)}
-    return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
-
-
-def estimate_text(rows: list[dict[str, Any]]) -> str:
-    """Rows of `estimate_row` and their total as a table for a terminal."""
-    import pandas as pd
-
-    table = pd.DataFrame(rows)
-    table.loc[len(rows)] = {"stage": "total", "model": "", **table[table.columns[2:]].sum()}
-    whole = dict.fromkeys(("calls", "tokens_in", "tokens_out"), "{:,.0f}".format)
-    return table.to_string(index=False, float_format="{:,.4f}".format, formatters=whole)
