@@ -81,17 +81,17 @@ def test_twice_unchanged_then_twice_with_the_error_then_unscored(repeats, seeds,
     assert ask(ScriptedBackend([]), tmp_path, mode="recorded") == answer
 
 
-REASONS = [
-    (BrokenRules("x", ["太长（30字）", "有 {} 号"]), "太长（30字）；有 {} 号", None),
-    (UnusableReply("not the numbers asked for", 2, [1, 1]), "需要编号1到2各一项，收到[1, 1]", None),
-    ("我觉得 {很开心", "回复被截断", "it breaks off"),
-    ('{"mood": 3}', "JSON 的字段不对：mood: Input should be a valid string",
-     "fields of the JSON object are wrong: mood: Input should be a valid string"),
-    (Reply(text="", refusal=True), "拒绝回答", "you refused to answer"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("bad", "chinese", "english"), REASONS)
+@pytest.mark.parametrize(
+    ("bad", "chinese", "english"),
+    [
+        (BrokenRules("x", ["太长（30字）", "有 {} 号"]), "太长（30字）；有 {} 号", None),
+        (UnusableReply("not the numbers asked for", 2, [1, 1]), "需要编号1到2各一项，收到[1, 1]", None),
+        (Reply(text="我觉得 {很开心"), "回复被截断", "it breaks off"),
+        (Reply(text='{"mood": 3}'), "JSON 的字段不对：mood: Input should be a valid string",
+         "fields of the JSON object are wrong: mood: Input should be a valid string"),
+        (Reply(text="", refusal=True), "拒绝回答", "you refused to answer"),
+    ],
+)  # fmt: skip
 def test_a_model_is_told_in_the_language_of_its_prompt_what_was_wrong(bad, chinese, english) -> None:
     def read(reply: Reply) -> str:
         if isinstance(bad, UnusableReply):
@@ -99,11 +99,13 @@ def test_a_model_is_told_in_the_language_of_its_prompt_what_was_wrong(bad, chine
         return parse(reply)
 
     for language, reason, nothing in (("", chinese, "（空）"), ("template_", english, "(empty)")):
-        backend = ScriptedBackend(lambda _: "x" if isinstance(bad, UnusableReply) else bad, repeats=True)
+        backend = ScriptedBackend(
+            lambda _: Reply(text="x") if isinstance(bad, UnusableReply) else bad, repeats=True
+        )
         answer = chat.run(Chat(backend).ask(request(ask_again=f"{language}ask_again"), read))
-        _, said, note = backend.requests[-1].messages
+        _, before, note = backend.requests[-1].messages
         assert reason is None or f"\n<<<\n{reason}\n>>>\n" in note.text
-        assert said.text == (answer.raw or nothing)
+        assert before.text == (answer.raw or nothing)
         chinese_words = re.search("[一-鿿]", note.text.replace("太长（30字）；有 {} 号", ""))
         assert bool(chinese_words) == (not language), note.text
         assert not re.search("[一-鿿]", answer.reason), "nor do English tables show Chinese words"
@@ -126,18 +128,13 @@ def test_a_reply_that_did_not_arrive_whole_costs_no_attempt_but_comes_to_an_end(
     assert ask(always).value is None and len(always.requests) == LOST_IN_A_ROW + 5
 
 
-@pytest.mark.parametrize(
-    ("given", "counted"),
-    [
-        ([GOOD], {}),
-        ([Reply(text="", refusal=True), Reply(text=""), "<html>", "不会", '{"mood', GOOD],
-         {"refusal": 1, "empty reply": 1, "garbled reply": 1, "unusable reply": 1, "cut reply": 1}),
-    ],
-)  # fmt: skip
-def test_whatever_is_asked_again_is_counted_as_tried_again(given, counted) -> None:
-    asking = Chat(ScriptedBackend(given))
-    chat.run(asking.ask(request(), parse))
-    assert asking.usage.retries == counted and asking.usage.calls == 1 + sum(counted.values())
+def test_whatever_is_asked_again_is_counted_as_tried_again() -> None:
+    asking = Chat(ScriptedBackend([GOOD, Reply(text="", refusal=True), "", "<html>", "不会", '{"mood', GOOD]))
+    chat.run(asking.ask(request(1), parse))
+    assert asking.usage.retries == {}
+    chat.run(asking.ask(request(2), parse))
+    names = ("refusal", "empty reply", "garbled reply", "unusable reply", "cut reply")
+    assert asking.usage.retries == dict.fromkeys(names, 1) and asking.usage.calls == 7
 
 
 @pytest.mark.parametrize(
@@ -186,15 +183,10 @@ def test_a_miss_names_the_field_and_how_to_go_live(tmp_path: Path) -> None:
 def test_live_mode_asks_once_although_it_is_recorded_and_its_answer_counts(tmp_path: Path) -> None:
     ask(ScriptedBackend([GOOD]), tmp_path)
     live = Chat(ScriptedBackend(['{"mood": "难过"}']), Recordings("s", [tmp_path], tmp_path), "live")
-    assert [chat.run(live.ask(request(), parse)).value for _ in range(2)] == ["难过", "难过"]
+    twins = chat.run(live.side_by_side(live.ask(request(), parse) for _ in range(4)))
+    assert [answer.value for answer in twins] == ["难过"] * 4
+    assert (live.usage.calls, live.usage.replayed) == (1, 3)
     assert ask(ScriptedBackend([]), tmp_path, mode="recorded").value == "难过"
-
-
-def test_twins_side_by_side_are_asked_once(tmp_path: Path) -> None:
-    asking = Chat(ScriptedBackend([GOOD]), Recordings("s", [tmp_path], tmp_path))
-    answers = chat.run(asking.side_by_side(asking.ask(request(), parse) for _ in range(4)))
-    assert [answer.value for answer in answers] == ["开心"] * 4
-    assert (asking.usage.calls, asking.usage.replayed) == (1, 3)
 
 
 # --- side by side -------------------------------------------------------------------------------------
