@@ -169,13 +169,17 @@ def test_what_is_asked_equals_what_is_replayed_to_the_last_digit(tmp_path: Path)
     assert again == first, "the mass of yes and no is that of all alternatives"
 
 
-def test_a_miss_names_the_field_and_how_to_go_live(tmp_path: Path) -> None:
-    ask(ScriptedBackend([GOOD]), tmp_path)
+def test_a_miss_names_the_fields_that_differ_from_the_nearest_and_how_to_go_live(tmp_path: Path) -> None:
+    store = Recordings("s", [tmp_path], tmp_path)
+    for n, seed in ((1, 100), (2, 7)):
+        chat.run(Chat(ScriptedBackend([GOOD]), store).ask(request(n, seed=seed), parse))
     replay = Chat(ScriptedBackend([]), Recordings("s", [tmp_path]), "recorded")
-    with pytest.raises(RecordingMiss, match=r"differs in: messages.*mode=auto"):
-        chat.run(replay.ask(request(2), parse))
+    with pytest.raises(RecordingMiss, match=r"differs in: messages\).*mode=auto"):
+        chat.run(replay.ask(request(3), parse))
+    with pytest.raises(RecordingMiss, match="nothing is recorded for task 'rating'"):
+        chat.run(replay.ask(request(task="rating"), parse))
     lax = Chat(ScriptedBackend([]), Recordings("s", [tmp_path]), "recorded", strict=False)
-    assert chat.run(lax.ask(request(2), parse)).outcome == "unrecorded"
+    assert chat.run(lax.ask(request(3), parse)).outcome == "unrecorded"
     stricter = chat.run(replay.ask(request(), lambda reply: parse(Reply(text="x"))))
     assert (stricter.outcome, stricter.value) == ("unusable", None), "as a new reply would be"
 
