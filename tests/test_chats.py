@@ -283,6 +283,11 @@ def test_fields_name_what_no_layout_knows(read) -> None:
     traditional = [("小林", "這個週末還要練習嗎"), ("阿澤", "應該會吧")]
     big5 = table("發送人,內容", traditional).encode("big5")
     assert turns(read("a.csv", big5, "encoding=big5")) == traditional
+    spaced = {"甲乙": TALK, "甲乙 ": TALK[:2]}  # names that differ by a blank are two chats
+    chats_read = read(
+        "a.json", {name: [{"speaker": a, "text": b} for a, b in talk] for name, talk in spaced.items()}
+    )
+    assert [chat.name for chat in chats_read.chats] == ["甲乙", "甲乙 #2"]
     for wrong in ("speaker", "who=x", "text="):
         with pytest.raises(ChatError, match="part=column"):
             readers.parse_fields(wrong)

@@ -425,7 +425,7 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
     elif isinstance(value, dict):
         for key, inner in value.items():
             if isinstance(inner, list) and inner and isinstance(inner[0], dict):
-                yield from _chats_in(inner, (*place, key), str(key))
+                yield from _chats_in(inner, (*place, key), str(key).strip() or name)
 
 
 def _list_key(value: Any) -> str | None:

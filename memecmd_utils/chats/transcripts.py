@@ -55,7 +55,8 @@ FORMS = (
     ),
     Form(
         "QQ, WeFlow or QQNT_Export",
-        rf"^消息对象\s*[:：]\s*(?P<chat>\S.*)$|^{_DAY}\s+{_CLOCK}[ \t]+(?P<speaker>(?!.*[:：]\s*\S)\S.*)$",
+        r"^消息对象\s*[:：]\s*(?P<chat>\S.*?)[ \t]*$|"
+        rf"^{_DAY}\s+{_CLOCK}[ \t]+(?P<speaker>(?!.*[:：]\s*\S)\S.*)$",
         above=r"(?:(?:消息记录.*|=+|消息分组.*|.*聊天记录.*|[ \t]*)\n)*",
         stop=r"\n(?:={5,}|消息分组\s*[:：])",
         has_accounts=True,
