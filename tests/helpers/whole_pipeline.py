@@ -25,11 +25,6 @@ from PIL import Image, ImageDraw
 from memecmd_utils.library import RapidOcr
 from memecmd_utils.llm.recordings import Recordings, TextCache
 
-STAGES = (
-    "01_library_build", "02_annotation", "03_dialogue_generation", "04_retrieval",
-    "04b_learned_placement", "04c_reranking", "05_evaluation", "05b_studies", "06_figures",
-    "07_template_memes", "08_meme_text_retrieval",
-)  # fmt: skip
 PROFILE = "lab"
 
 # --- the key ------------------------------------------------------------------------------------------
