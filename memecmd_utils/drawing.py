@@ -251,11 +251,9 @@ def write_line(
 
 # --- chat screenshots that look like a phone's, for judges (2507.00891, Section 5.1) and Figure 5
 
-RENDERER_VERSION = 2
+RENDERER_VERSION = 3
 """Part of every specification's hash: raise it when the same specification would read differently."""
 WIDTH = 390
-FIXED = {"theme": "light", "scale": 1, "width": WIDTH}
-"""Part of every specification's hash, under which answers are recorded: what could be chosen once."""
 AVATAR, STATUS, HEADER, FOOTER = 40, 30, 44, 76
 BODY, LINE, PAD_X, PAD_Y = 16, 22, 12, 9
 MARGIN, GAP, BETWEEN, STAMP = 12, 11, 14, 30
@@ -302,17 +300,9 @@ class ChatSpec(BaseModel):
 
 def spec_sha256(spec: ChatSpec) -> str:
     """Hash of a specification and the renderer's version; enters the key of a recording."""
-    value: dict[str, object] = {"renderer": RENDERER_VERSION, "spec": FIXED | spec.model_dump(mode="json")}
-    # Only where the signs are not the first letters: all other pictures look as they always did.
-    if odd := {name: sign for name, sign in _signs(spec).items() if initials([name])[name] != sign}:
-        value["signs"] = odd
+    value = {"renderer": RENDERER_VERSION, "spec": spec.model_dump(mode="json")}
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _signs(spec: ChatSpec) -> dict[str, str]:
-    """What stands on each person's avatar."""
-    return initials(bubble.name for bubble in spec.bubbles)
 
 
 def chat_from_dialogue(
@@ -397,7 +387,7 @@ def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     title = wrap(spec.title, WIDTH - 2 * TITLE_MARGIN, partial(measure, TITLE))[0]
     write_line(image, ((WIDTH - text_width(title, TITLE)) // 2, middle + 6), title, TITLE, INK, bold=True)
     write_line(image, (22, 20), spec.clock, 14, INK, bold=True)
-    signs = _signs(spec)
+    signs = initials(bubble.name for bubble in spec.bubbles)
     for box in boxes:
         _paint(image, box, signs[box.bubble.name])
     return image
@@ -648,37 +638,34 @@ def show_chat(
                 colour=colours.get(band, ""),
             )
         )
-    return _display(parts().styles(), chat(shown, english))
+    return _display(chat(shown, english))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":
     """Memes in a row, each with its caption, its gloss and a label below."""
     given = [*labels, *[""] * (len(memes) - len(labels))]
     shown = [shown_meme(meme, files[meme.meme_id], 160) for meme in memes]
-    return _display(parts().styles(), parts().row(shown, given))
+    return _display(parts().row(shown, given))
 
 
 def show_meme(meme: Meme, files: Mapping[str, Path], annotation: Annotation) -> "HTML":
     """A card: the meme beside its four texts, each with its English below where the package has it."""
     boxes = _boxes(annotation, MEME_SIDE, meme.meme_id)
-    return _display(parts().styles(), parts().card(shown_meme(meme, files[meme.meme_id], 180), boxes))
+    return _display(parts().card(shown_meme(meme, files[meme.meme_id], 180), boxes))
 
 
 def show_summary(dialogue_id: str, summary: Summary) -> "HTML":
     """What the summary agent says of a turn: three boxes, in the colours of the meme's texts they meet."""
-    return _display(
-        parts().styles(), parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}"))
-    )
+    return _display(parts().boxes(_boxes(summary, TURN_SIDE, f"{dialogue_id}/{summary.turn}")))
 
 
-def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str] = ()) -> "HTML":
+def show_texts(annotations: Sequence[Annotation], field: str, labels: Sequence[str]) -> "HTML":
     """One of the four texts of several memes without their pictures, each under its label."""
-    given = [*labels, *[""] * (len(annotations) - len(labels))]
-    sides = [{field: (label, MEME_SIDE[field][1])} for label in given]
-    pairs = zip(annotations, sides, strict=False)  # of a small library there may be fewer than labels
-    return _display(
-        parts().styles(), parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)])
-    )
+    # Of a small library there may be fewer texts than labels.
+    pairs = [
+        (a, {field: (label, MEME_SIDE[field][1])}) for a, label in zip(annotations, labels, strict=False)
+    ]
+    return _display(parts().boxes([b for a, side in pairs for b in _boxes(a, side, a.meme_id)]))
 
 
 def show_beside(**shown: "HTML") -> "HTML":
@@ -716,7 +703,7 @@ def _boxes(
     ]
 
 
-def _display(*shown: str) -> "HTML":
+def _display(shown: str) -> "HTML":
     from IPython.display import HTML
 
-    return HTML("".join(map(str, shown)))  # not Markup's own sum, which would escape the style sheet
+    return HTML(f"{parts().styles()}{shown}")

@@ -18,7 +18,6 @@ from PIL import Image
 
 from memecmd_utils import drawing
 from memecmd_utils.drawing import (
-    Bubble,
     ChatSpec,
     Picture,
     ShownMeme,
@@ -87,12 +86,6 @@ MIXED = (
 )
 
 
-def named(a: str, b: str) -> ChatSpec:
-    return ChatSpec(
-        title=b, bubbles=(Bubble(side="right", name=a, text="早"), Bubble(side="left", name=b, text="早啊"))
-    )
-
-
 def shown(spec: ChatSpec) -> list[str]:
     return [bubble.meme_id or bubble.text for bubble in spec.bubbles]
 
@@ -105,17 +98,6 @@ def test_meme_stands_before_the_utterance_on_its_speakers_side() -> None:
     sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
     assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
     assert before.title == "老柏"
-
-
-@pytest.mark.parametrize(
-    ("names", "sha256"),
-    [
-        (("甲", "乙"), "f7dc7e9e40ad37004e0016151048d8f72dc5a22f48c2291b33ac0e7c3adc2bb4"),
-        (("小王", "小李"), "0b98eb2bc05d13bae56610ad272a6c095a0e5cad1c0e158cd81dae032694f296"),
-    ],
-)
-def test_hashes_are_those_under_which_answers_are_recorded(names, sha256) -> None:
-    assert drawing.spec_sha256(named(*names)) == sha256
 
 
 def test_a_meme_without_a_picture_is_named_and_a_changed_one_is_drawn_anew(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,25 +25,15 @@ SECONDS = 60
 
 def missing() -> str:
     """Why no browser can be opened here; empty where one can."""
-    if not any(map(shutil.which, NAMES)):
-        return "no Chromium on this machine (Debian: apt install chromium)"
-    if shutil.which("chromedriver") is None:
-        return "no chromedriver on this machine (Debian: apt install chromium-driver)"
-    try:
-        import selenium  # noqa: F401
-    except ImportError:
-        return "selenium is not installed"
-    return ""
+    there = any(map(shutil.which, NAMES)) and shutil.which("chromedriver") and find_spec("selenium")
+    return "" if there else "no Chromium, chromedriver or selenium (Debian: apt install chromium-driver)"
 
 
 @contextmanager
-def open_browser(
-    width: int = 1400, height: int = 1000, *, dark: bool = False, scripts: bool = True
-) -> Iterator:
+def open_browser(width: int = 1400, height: int = 1000) -> Iterator:
     """A Selenium driver over a headless Chromium whose page is `width` x `height` CSS pixels.
 
-    `dark`: the page is told that the reader likes dark colours. `scripts`: whether pages may run any. The
-    console's messages are kept for `errors`. Skips the test where Chromium, chromedriver or selenium is
+    The console's messages are kept for `errors`. Skips the test where Chromium, chromedriver or selenium is
     missing; fails instead if MEMECMD_REQUIRE_BROWSER is 1.
     """
     if reason := missing():
@@ -56,18 +47,12 @@ def open_browser(
         options.binary_location = next(filter(None, map(shutil.which, NAMES)))
         for argument in (*QUIET, f"--user-data-dir={profile}"):
             options.add_argument(argument)
-        if not scripts:
-            blocked = {"profile.managed_default_content_settings.javascript": 2}
-            options.add_experimental_option("prefs", blocked)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
         try:
             driver.set_page_load_timeout(SECONDS)
             driver.set_script_timeout(SECONDS)
             resize(driver, width, height)
-            if dark:
-                features = [{"name": "prefers-color-scheme", "value": "dark"}]
-                driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
             yield driver
         finally:
             driver.quit()
