@@ -324,11 +324,10 @@ def chat_from_dialogue(
         if turn.turn in PHASE_STARTS:
             minute += 0 if turn.turn == 1 else 9
             stamp = f"{minute // 60 % 24}:{minute % 60:02d}"
-        parts: list[Bubble] = [Bubble(side=side, name=names[turn.speaker], text=turn.text)]
-        if turn.turn in memes:
-            parts.insert(0, Bubble(side=side, name=names[turn.speaker], meme_id=memes[turn.turn]))
-        parts[0] = parts[0].model_copy(update={"stamp": stamp})
-        bubbles += parts
+        shown = [{"meme_id": memes[turn.turn]}] if turn.turn in memes else []
+        for content in (*shown, {"text": turn.text}):
+            bubbles.append(Bubble(side=side, name=names[turn.speaker], stamp=stamp, **content))
+            stamp = ""
     clock = f"{(minute + 5) // 60 % 24}:{(minute + 5) % 60:02d}"
     return ChatSpec(title=names["B"], bubbles=tuple(bubbles), clock=clock)
 

@@ -472,9 +472,10 @@ def check_release(folder: Path) -> dict[str, Any]:
     """Hold a release against its checksums, counts and keys: the manifest, or `ReleaseError`."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        listed = _sums(folder)
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ReleaseError(f"{folder} is not a release: {error}") from error
+    listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
     here = {path: digest for path, (_, digest) in _files(folder).items() if path != SUMS}
     problems = [f"{path}: in {SUMS} but missing" for path in sorted(listed.keys() - here.keys())]
     problems += [f"{path}: not listed in {SUMS}" for path in sorted(here.keys() - listed.keys())]
@@ -489,12 +490,6 @@ def check_release(folder: Path) -> dict[str, Any]:
     if problems:
         raise ReleaseError(_listing(folder, problems))
     return manifest
-
-
-def _sums(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file by its path, as the release lists them."""
-    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-    return {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
 
 
 def verdict(folder: Path) -> str:

@@ -257,22 +257,6 @@ def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> 
     return pd.DataFrame(rows, columns=list(MEME_USE))
 
 
-def consistency_rows(
-    consistency: Sequence[Consistency], dialogues: Sequence[Dialogue], profile: Profile
-) -> pd.DataFrame:
-    """Rows of Figure 4: each strategy, and the shuffled baseline over all, by source of the dialogues."""
-    rows = []
-    for kind in DIALOGUE_KINDS:
-        names = {d.dialogue_id for d in dialogues if d.kind == kind}
-        mine = [row for row in consistency if row.dialogue_id in names]
-        for strategy in (*profile.retrieval.strategies, "shuffled") if mine else ():
-            group = [r for r in mine if (r.text, r.strategy) == ("u_t", strategy) or r.text == strategy]
-            got = statistics.cluster_mean([r.score for r in group], [r.dialogue_id for r in group])
-            row = {"dataset": DIALOGUE_KINDS[kind].lower(), "strategy": strategy, "mean": got}
-            rows.append({**row, "n": got.n, "dialogues": got.clusters})
-    return pd.DataFrame(rows, columns=["dataset", "strategy", "mean", "n", "dialogues"])
-
-
 def evaluate_run(
     run: Run,
     data: Turns,

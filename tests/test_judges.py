@@ -35,6 +35,7 @@ from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.llm.types import ModelId, Reply, UnusableReply
+from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.statistics import Estimate
 
@@ -196,6 +197,14 @@ def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> No
         assert [bool(rating.unscored) for rating in got] == [True, told]
         said = "judge judge gave no usable answer; the first: unusable: "
         assert (said in capsys.readouterr().out) == told
+
+
+def test_contexts_come_from_the_other_half() -> None:
+    split = halves(list(DIALOGUES.values()))
+    contexts = judges.held_out_contexts(list(DIALOGUES.values()), made_up.profile(judge_contexts=7))
+    for half, places in contexts.items():
+        assert len(places) == 7
+        assert all(split[place.dialogue.dialogue_id] != half and place.turn >= 2 for place in places)
 
 
 def rate_whole(placements, answer, **changes):
