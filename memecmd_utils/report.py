@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -296,8 +296,7 @@ def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
     chats = None
     if records["dialogues"]:
         chats = chat_payload(run, records, candidates, truth, numbers)
-    folder = run.read("memes.parquet").parent
-    library = cards(records, lambda meme: pictures.thumbnail(folder / meme.file, SIDE), chats)
+    library = cards(records, run.read("memes.parquet").parent, chats)
     if chats:
         chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
         _draw_teaching_chat(run, records)
@@ -495,12 +494,10 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 # --- The library: small pictures, each embedded once, with captions and annotations
 
 
-def cards(
-    records: Records, picture: Callable[[schemas.Meme], str], chats: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
+def cards(records: Records, folder: Path, chats: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
 
-    `picture` gives the data URL of a meme's small picture.
+    Their pictures lie below `folder`.
     """
     needed = set()
     for chat in chats["dialogues"] if chats else ():
@@ -514,7 +511,7 @@ def cards(
             "meme": meme,
             "annotation": (annotation := annotation_of.get(meme.meme_id)),
             "english": drawing.english_of(annotation, meme.meme_id) if annotation else {},
-            "picture": picture(meme),
+            "picture": pictures.thumbnail(folder / meme.file, SIDE),
         }
         for meme in records["memes"]
         if meme.meme_id in shown

@@ -93,7 +93,7 @@ def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
     table = grades.agreement_table(grades.GroundTruth(marks, given)).set_index("what")
     # Sent: 2 and 3 of 4 turns, equal in 3: observed 0.75, by chance 0.5.
     sent = table.loc["send or not"]
-    assert sent.kappa.value == pytest.approx(0.5) and sent.same == 0.75
+    assert sent.kappa.value == pytest.approx(0.5) and sent.same.value == 0.75
     # Quadratic weights: one disagreement of 1 in 4; by chance sum((i-j)^2 a_i b_j)/4, a 2,1,1 and b 2,0,2.
     expected = (1 * 1 * 2 + 1 * 1 * 2 + 4 * 2 * 2 + 4 * 1 * 2) / 4
     assert table.loc["grade 0/1/2"].kappa.value == pytest.approx(1 - 1 / expected)
