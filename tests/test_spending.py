@@ -9,14 +9,10 @@ from memecmd_utils.llm import chat, spending
 from memecmd_utils.llm.spending import Budget, Spent
 from memecmd_utils.llm.types import BudgetReached, Message, Reply, Request, Sampling
 
-
-def request(task: str = "summary", **sampling) -> Request:
-    return Request(
-        task=task,
-        subject="x",
-        messages=[Message(role="user", text="一" * 100)],
-        sampling=Sampling(**sampling),
-    )
+REQUEST = Request(
+    task="summary", subject="x", messages=[Message(role="user", text="一" * 100)],
+    sampling=Sampling(max_tokens=10),
+)  # fmt: skip
 
 
 def test_what_was_spent_is_known_to_other_processes_and_a_torn_line_is_none(tmp_path) -> None:
@@ -41,7 +37,7 @@ def spend(capped: Budget, n: int, reply: Reply, at_once: int = 4) -> tuple[int, 
     sent = []
 
     async def one(slots: asyncio.Semaphore) -> None:
-        async with slots, capped.call(request(max_tokens=10)) as pay:
+        async with slots, capped.call(REQUEST) as pay:
             sent.append(1)
             await asyncio.sleep(0.01)
             pay(reply)
