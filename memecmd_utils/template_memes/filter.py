@@ -6,15 +6,13 @@ memes support; appendix 07b holds the evidence.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import files, statistics
-from memecmd_utils.schemas import TemplateMeme
-from memecmd_utils.template_memes.data_sets import COLUMNS, IMGFLIP
+from memecmd_utils import statistics
+from memecmd_utils.template_memes.data_sets import COLUMNS
 
 CM50_MEMES = 33_173  # memes of CM50 (Section 3.1; the introduction says 33,172)
 
@@ -185,11 +183,3 @@ def split(
     n = round(len(kept) * rule.validation_share) - int(kept["meme_id"].isin(published).sum())
     drawn = draw(dict(zip(free["meme_id"], free["template"], strict=True)), max(0, n), seed)
     return np.where(kept["meme_id"].isin(published | drawn), "validation", "train")
-
-
-def write_templates(filtered: Filtered, folder: Path, seed: int) -> list[TemplateMeme]:
-    """Write the kept memes to `templates.parquet` below `folder`, checked, and give them."""
-    rows = filtered.memes.drop(columns="position").to_dict("records")
-    memes = [TemplateMeme(source=IMGFLIP, seed=seed, **row) for row in rows]
-    files.write_parquet(folder / "templates.parquet", memes, TemplateMeme)
-    return memes

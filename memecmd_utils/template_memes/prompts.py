@@ -221,26 +221,23 @@ def parse(reply: Reply, schema: type[TemplateReply]) -> dict[str, Any]:
 
 
 class Form(NamedTuple):
-    """What a prompt file asks for, the labels on offer (none: any word will do), and whether the picture is
-    shown where there is one, or the text alone."""
+    """The reply that a prompt file asks for, the labels on offer (none: any word will do), and whether the
+    picture is shown where there is one, or the text alone."""
 
-    kind: str
     schema: type[TemplateReply]
     devices: tuple[str, ...] = ()
     sees: bool = True
 
 
 FORMS = {
-    "gpt4o": Form("five tasks", FiveTasksReply, DEVICES),
-    "llava": Form("five tasks", FreeWordsReply),
-    "baseline": Form("literary devices", BaselineReply, SIX_DEVICES),
-    "baseline_definitions": Form("literary devices", BaselineReply, SIX_DEVICES),
-    "few_shot_ocr_pairs": Form("literary devices", DevicesReply, SIX_DEVICES, sees=False),
-    "three_step": Form("literary devices", ThreeStepReply, SIX_DEVICES),
-    "three_step_12": Form("literary devices", ThreeStep12Reply, TWELVE_DEVICES),
+    "gpt4o": Form(FiveTasksReply, DEVICES),
+    "llava": Form(FreeWordsReply),
+    "baseline": Form(BaselineReply, SIX_DEVICES),
+    "baseline_definitions": Form(BaselineReply, SIX_DEVICES),
+    "few_shot_ocr_pairs": Form(DevicesReply, SIX_DEVICES, sees=False),
+    "three_step": Form(ThreeStepReply, SIX_DEVICES),
+    "three_step_12": Form(ThreeStep12Reply, TWELVE_DEVICES),
 }
-METRICS = {5: "votes with context", 9: "macro F1", 10: "BLEURT, best match", 11: "macro F1"}
-"""What the published score of a prompt is, by table."""
 
 
 class PromptSpec(NamedTuple):
@@ -304,11 +301,3 @@ def message(spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, ima
         fence=llm_prompts.fence,
     )
     return Message(role="user", text=text, images=seen)
-
-
-def prompt_table() -> pd.DataFrame:
-    """All prompts by name, in the order of the paper's tables, with the scores it prints."""
-    specs = [spec for spec in paper_rows() if spec.file]
-    table = pd.DataFrame(specs).drop(columns="file")
-    table.insert(3, "asks for", [spec.form.kind for spec in specs])
-    return table.assign(metric=table["table"].map(METRICS)).set_index("name")

@@ -5,12 +5,11 @@ the second names literary devices by the three-step prompt, whose labels have to
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, pictures, statistics
@@ -28,15 +27,9 @@ from memecmd_utils.template_memes.prompts import PromptSpec
 STAGE = "template_annotation"  # folder of the recordings
 TEXT_ONLY = " (text only)"  # end of `MemeReading.prompt` where the model did not see the picture
 MAX_TOKENS = 1500  # of a reply; the paper's code allows 4000
-REPLY_TOKENS = {"gpt4o": 220, "three_step_12": 420}
-"""Prompts of the two passes, and how long a reply is, for estimates: the second compares twelve labels."""
-TOKENS_PER_CHARACTER = 0.25  # of English text
-LOOKED_AT = 200  # memes, at most, whose prompts an estimate renders for their mean length
-
-
-def asked_by_default() -> list[PromptSpec]:
-    """The two passes of an annotation: captions and emotion, then literary devices."""
-    return [prompts.prompt(name) for name in REPLY_TOKENS]
+PASSES = {"gpt4o": 220, "three_step_12": 420}
+"""Prompts of the two passes (captions and emotion, then literary devices), and tokens of a reply to each."""
+PROMPT_TOKENS = 430  # of either on CM50's memes, the picture aside: 400 with one, 460 with the texts instead
 
 
 def sees(run: Run) -> bool:
@@ -59,21 +52,6 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
     return [meme for meme in pool if meme.meme_id in drawn]
 
 
-def _request(
-    spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, image: Image | None = None, seed: int = 0
-) -> Request:
-    """What one prompt asks about one meme."""
-    return Request(
-        task="annotation",
-        subject=f"{meme.meme_id}/{spec.name}",
-        messages=[prompts.message(spec, meme, about, context, image)],
-        sampling=Sampling(max_tokens=MAX_TOKENS),  # the temperature is the endpoint's, as in the paper's code
-        seed=seed,
-        reply_schema=spec.form.schema,
-        ask_again="template_ask_again",
-    )
-
-
 async def annotate(
     memes: Sequence[TemplateMeme],
     about: Mapping[str, str],
@@ -94,17 +72,29 @@ async def annotate(
     sha256 = llm_prompts.prompt_sha256(*(f"template_{spec.file}" for spec in specs))
     there = data_sets.pictures_below(folder) if folder else {}
 
-    async def ask(request: Request) -> Answer:
-        return await chat.ask(request, partial(prompts.parse, schema=request.reply_schema))
-
     async def read(meme: TemplateMeme) -> MemeReading:
         seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         known, path = about.get(meme.template, ""), there.get(meme.meme_id)
         image = Image(image_id=files.sha256(path), load=partial(_picture_url, path)) if path else None
-        requests = [_request(spec, meme, known, wanted, image, seed) for spec in specs]
-        answers = await asyncio.gather(*map(ask, requests))
+        messages = [prompts.message(spec, meme, known, wanted, image) for spec in specs]
+        asked = [
+            chat.ask(
+                Request(
+                    task="annotation",
+                    subject=f"{meme.meme_id}/{spec.name}",
+                    messages=[message],
+                    sampling=Sampling(max_tokens=MAX_TOKENS),  # the temperature is the endpoint's, as theirs
+                    seed=seed,
+                    reply_schema=spec.form.schema,
+                    ask_again="template_ask_again",
+                ),
+                partial(prompts.parse, schema=spec.form.schema),
+            )
+            for spec, message in zip(specs, messages, strict=True)
+        ]
+        answers = await asyncio.gather(*asked)
         bar.update()
-        seen = all(request.messages[-1].images for request in requests)
+        seen = all(message.images for message in messages)
         return MemeReading(
             meme_id=meme.meme_id,
             template=meme.template,
@@ -140,57 +130,27 @@ def read_memes(
 ) -> list[MemeReading]:  # fmt: skip
     """Annotate memes with the run's annotator; `folder` has their pictures, for one that is marked `vision`.
 
-    `specs`: the prompts; None: `asked_by_default`, about the `sampled_memes`. Where the profile has no
+    `specs`: the prompts; None: those of `PASSES`, about the `sampled_memes`. Where the profile has no
     model (`llm: authored`) it says what to give, and returns no readings.
     """
     if run.profile.models.llm == "authored":
         print("not computed here: a model annotates template memes, give one with PROFILE=openai or local")
         return []
     if specs is None:
-        specs, memes = asked_by_default(), sampled_memes(run, memes, folder)
+        specs, memes = [prompts.prompt(name) for name in PASSES], sampled_memes(run, memes, folder)
     with run.chat("annotator", STAGE) as chat:
         shown = folder if sees(run) else None
         return llm_chat.run(annotate(memes, about, chat, run.profile, specs, shown))
 
 
-def reading_counts(readings: Iterable[MemeReading]) -> pd.DataFrame:
-    """How many readings have each device, label of FigMemes and emotion, most frequent first.
-
-    Columns: `what`, `label`, `readings`, and `share` of the readings that are scored; `unscored` is a row of
-    its own.
-    """
-    rows, scored = [], 0
-    for reading in readings:
-        if reading.unscored:
-            rows.append(("unscored", ""))
-            continue
-        scored += 1
-        labels = set(map(prompts.word, reading.literary_devices)) - {prompts.NONE}
-        rows += [("device", label) for label in labels or {prompts.NONE}]
-        rows += [("FigMemes label", label) for label in prompts.to_figmemes(labels) or [prompts.NONE]]
-        rows += [("emotion", reading.emotion)] * bool(reading.emotion)
-    counts = pd.DataFrame(rows, columns=["what", "label"]).value_counts().rename("readings").reset_index()
-    return counts.assign(share=counts["readings"] / max(scored, 1))
-
-
-def estimate_readings(
-    run: Run, memes: Sequence[TemplateMeme], about: Mapping[str, str], folder: Path
-) -> pd.DataFrame:
+def estimate_readings(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> pd.DataFrame:
     """Reckon what `read_memes` would cost, a row a prompt; no call is made.
 
     Columns: `prompt`, `calls`, `tokens_in`, `tokens_out`, and `usd`, NaN where the endpoint states no price.
     """
-    endpoint, context = run.endpoint("annotator"), run.profile.cm50.annotation.context
-    asked = sampled_memes(run, memes, folder)
-    image, rows = Image(image_id="estimate", load=str) if sees(run) else None, []
-    for spec in asked_by_default():
-        tokens = []
-        for meme in asked[:: len(asked) // LOOKED_AT + 1]:
-            message = prompts.message(spec, meme, about.get(meme.template, ""), context, image)
-            seen = len(message.images) * spending.tokens_per_image(endpoint)
-            tokens.append(TOKENS_PER_CHARACTER * len(message.text) + seen)
-        tokens_in, tokens_out = len(asked) * np.mean(tokens), len(asked) * REPLY_TOKENS[spec.name]
-        rows.append((spec.name, len(asked), round(tokens_in), tokens_out))
+    endpoint, calls = run.endpoint("annotator"), len(sampled_memes(run, memes, folder))
+    each = PROMPT_TOKENS + spending.tokens_per_image(endpoint) * sees(run)
+    rows = [(name, calls, calls * each, calls * reply) for name, reply in PASSES.items()]
     table = pd.DataFrame(rows, columns=["prompt", "calls", "tokens_in", "tokens_out"])
     prices = pd.Series([endpoint.usd_per_million_in, endpoint.usd_per_million_out], dtype=float)
     return table.assign(usd=table[["tokens_in", "tokens_out"]].to_numpy() @ prices.to_numpy() / 1e6)

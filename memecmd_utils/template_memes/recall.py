@@ -1,9 +1,8 @@
-"""Meme-text retrieval: exact ranks and R@K in both directions, and Tables 2 to 4 (2501.13851, Section 4).
+"""Meme-text retrieval: exact ranks and R@K in both directions (2501.13851, Section 4).
 
 A query ranks all candidates of the other side by cosine; it hits at K if a right candidate is among the first
-K. What is right depends on the counting: the paper's code knows the meme's own text only. A row of the paper
-is filled by the model that its makers published under that name, or by weights tuned from it; every other
-model stands under its own name.
+K. What is right depends on the counting: the paper's code knows the meme's own text only. Tables 2 to 4 stand
+in appendix 08b.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,11 +14,9 @@ import pandas as pd
 
 from memecmd_utils import fetch, statistics
 from memecmd_utils.embedders import DualEncoder, ModelMissing
-from memecmd_utils.files import paths
 from memecmd_utils.llm.recordings import RecordingMiss, normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
-from memecmd_utils.settings import MtrclipSettings
 from memecmd_utils.template_memes import data_sets
 from memecmd_utils.template_memes.data_sets import NOT_COMPUTED, DataSetError
 
@@ -30,30 +27,17 @@ KS = (1, 5, 10)
 MEASURES = (*(f"R@{k}" for k in KS), "Mean")  # `Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean
 TIE = 1e-6
 """Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
-PAPER_MODELS = {
-    "kakaobrain/align-base": "ALIGN-base",
-    "openai/clip-vit-base-patch32": "CLIP-ViT-B/32",
-    "openai/clip-vit-large-patch14-336": "CLIP-ViT-L/14@336px",
-}
-"""Hub names of the models of Table 2, and their rows."""
-TUNED = {"ALIGN-base": "Fine-tuned ALIGN", "CLIP-ViT-L/14@336px": "Fine-tuned CLIP"}
-"""Rows of Table 2 that hold tuned weights, by what was tuned."""
-BY_TEXT = {"no": "CLIP-ViT-L/14@336px", "yes": "Fine-tuned CLIP"}  # of Tables 3 and 4: whether it was tuned
 COLUMNS = ["text", "counting", "direction", "measure", "value", "low", "high", "n", "clusters"]
 Key = tuple[str, str]  # counting and direction
 
 
 class RetrievalItem(NamedTuple):
-    """A meme, its picture's file, its template (empty: unknown), and its texts by kind, several or none."""
+    """A meme, its picture's file, its template (empty: unknown), and its texts by kind, where it has them."""
 
     meme_id: str
     image: Path
     template: str
-    texts: Mapping[str, Sequence[str]]
-
-    def text(self, kind: str) -> str:
-        """The first text of a kind that is not blank, as the paper's code takes it; else empty."""
-        return next(filter(str.strip, self.texts.get(kind, ())), "")
+    texts: Mapping[str, str]
 
 
 def clusters(templates: Sequence[str]) -> list[str]:
@@ -112,7 +96,7 @@ def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFram
     files, rows = list(dict.fromkeys(item.image for item in items)), []
     vectors = dict(zip(files, encoder.encode_images(files), strict=True))
     for kind in TEXT_KINDS:
-        shown = [(item, text) for item in items if (text := item.text(kind))]
+        shown = [(item, text) for item in items if (text := item.texts.get(kind))]
         if not shown:
             continue
         templates, images = [item.template for item, _ in shown], [vectors[item.image] for item, _ in shown]
@@ -131,19 +115,6 @@ def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFram
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def models_of(settings: MtrclipSettings, tuned: Path | None = None) -> dict[str, str]:
-    """Models of a profile by hub name or folder: the row of Table 2 that each fills, else a name of its own.
-
-    `tuned`: the folder of weights that were tuned from `settings.model`.
-    """
-    names = [*settings.baselines, settings.model]
-    models = {name: PAPER_MODELS.get(name.partition("@")[0], Path(name).name) for name in names}
-    if tuned is not None:
-        base = models[settings.model]
-        models[str(tuned)] = TUNED.get(base, f"fine-tuned {base}")
-    return models
-
-
 def measure(run: Run, models: Mapping[str, str], items: Callable[[Run], list[RetrievalItem]]) -> pd.DataFrame:
     """`recalls` of every model on what `cm50_items` or `memecap_items` gives, with `model` and `weights`.
 
@@ -160,40 +131,6 @@ def measure(run: Run, models: Mapping[str, str], items: Callable[[Run], list[Ret
     return pd.concat(tables).reindex(columns=[*COLUMNS, "model", "weights", "note"])
 
 
-def paper_table(number: int, measured: pd.DataFrame) -> pd.DataFrame:
-    """Table 2, 3 or 4 as printed, each cell beside the one computed here with its interval, a row each.
-
-    Table 2 is R@1 of meme captions in both directions, Tables 3 and 4 are R@K by kind of text, both
-    directions together. What was not computed has no value, and a `note` that says why.
-    """
-    printed = pd.read_csv(paths.data / "paper" / f"mtrclip_table{number}.csv")
-    if number == 2:
-        printed = printed.melt("model", var_name="direction", value_name="paper")
-        printed = printed.assign(
-            direction=printed["direction"].str.upper(), text=TEXT_KINDS[0], measure="R@1"
-        )
-    else:
-        printed = printed.assign(model=printed["fine_tuned"].map(BY_TEXT), direction=BOTH)
-        keys = ["model", "text", "direction"]
-        printed = printed.melt(keys, MEASURES, var_name="measure", value_name="paper")
-    here = measured[measured["counting"] == "pair"].drop(columns=["counting", "clusters", "note"])
-    table = printed.merge(here, how="left", on=["model", "text", "direction", "measure"])
-    notes = measured.drop_duplicates("model").set_index("model")["note"]
-    absent = f"{NOT_COMPUTED}: it is not in mtrclip.baselines, or nothing was tuned (mtrclip.tune)"
-    why = table["model"].map(lambda label: notes.get(label) or absent)
-    return table.assign(note=why.where(table["value"].isna(), ""))
-
-
-def printed_table(table: pd.DataFrame, by: str, names: Sequence[str]) -> pd.DataFrame:
-    """A table of `paper_table` in the paper's form; `names`: values of the column `by`, two columns each."""
-    ends = table[["value", "low", "high"]].astype(float).itertuples(index=False, name=None)
-    here = [str(statistics.Estimate(*row, kind=statistics.MEASURE)) for row in ends]
-    table = table.assign(here=here).set_index(["model", "text"])
-    parts = {name: table[table[by] == name] for name in names}
-    columns = {f"{name} {side}": part[side] for name, part in parts.items() for side in ("paper", "here")}
-    return pd.DataFrame({**columns, "note": parts[names[0]]["note"]}).reset_index()
-
-
 def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
     """Memes of notebook 07b with a reading and a picture, of one part of the split.
 
@@ -204,7 +141,7 @@ def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
     for reading in run.load(MemeReading):
         if meme := memes.get(reading.meme_id):
             texts = (reading.meme_caption, reading.image_caption, meme.text, meme.title)
-            by_kind = {kind: [text] for kind, text in zip(TEXT_KINDS, texts, strict=True)}
+            by_kind = dict(zip(TEXT_KINDS, texts, strict=True))
             rows.append((meme.meme_id, meme.meme_id, meme.template, by_kind))
     return _pictured(run, rows, "the annotated template memes")
 
@@ -214,18 +151,21 @@ def memecap_items(run: Run) -> list[RetrievalItem]:
     source = fetch.locate(run.profile, fetch=False)["memecap"]
     if source.path is None:
         raise DataSetError(f"{source.source.title} is not here ({source.state})")
-    rows = [
-        (meme.name, Path(meme.image).stem, "",
-         {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions, "title": [meme.title]})
-        for meme in data_sets.read_memecap(source.path)
-    ]  # fmt: skip
+    rows = []
+    for meme in data_sets.read_memecap(source.path):
+        kinds = {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions}
+        first = {kind: next(filter(str.strip, texts), "") for kind, texts in kinds.items()}
+        rows.append((meme.name, Path(meme.image).stem, "", first | {"title": meme.title}))
     return _pictured(run, rows, "the memes of MemeCap")
 
 
 def _pictured(run: Run, rows: Iterable[tuple], what: str) -> list[RetrievalItem]:
-    """Items whose pictures are in the folder of pictures and can be read."""
-    there = data_sets.pictures_below(data_sets.picture_folder(run.profile))
-    items = [RetrievalItem(meme, there[file], *rest) for meme, file, *rest in rows if file in there]
-    if not (readable := [item for item in items if data_sets.is_readable(item.image)]):
+    """Items whose pictures are here and can be read, with their texts that are not blank."""
+    there, items = data_sets.pictures_below(data_sets.picture_folder(run.profile)), []
+    for meme_id, file, template, texts in rows:
+        if file in there and data_sets.is_readable(there[file]):
+            by_kind = {kind: text for kind, text in texts.items() if text.strip()}
+            items.append(RetrievalItem(meme_id, there[file], template, by_kind))
+    if not items:
         raise DataSetError(f"none of {what} has a picture here (mtrclip.images=DIR, or mtrclip.fetch=N)")
-    return readable
+    return items

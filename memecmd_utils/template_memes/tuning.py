@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memecmd_utils import fetch, pictures
-from memecmd_utils.embedders import ModelReference, loading
+from memecmd_utils.embedders import TRAINED_TOKENS, ModelReference, loading
 from memecmd_utils.files import cores
 from memecmd_utils.settings import MtrclipSettings
 
 CROP_SHARE = (0.8, 1.0)  # share of the area that a random cut keeps, as in the paper's code
-TOKENS = {"clip": 77, "chinese_clip": 52}
-"""Kinds that can be tuned, and the longest text that their makers trained on. ALIGN is none: its image tower
-has batch norms, which in mini-batches see other numbers than in the batch."""
+TUNABLE = "clip", "chinese_clip"
+"""Kinds that can be tuned. ALIGN is none: its image tower has batch norms, which in mini-batches see other
+numbers than in the batch."""
 
 
 def load_model(name: str) -> Any:
@@ -34,9 +34,9 @@ def load_model(name: str) -> Any:
         logging.disable_progress_bar()  # a tuning reads and writes weights after every epoch
         model = SentenceTransformer(reference.source, model_kwargs={"dtype": torch.float32}, **options)
         kind = model[0].auto_model.config.model_type
-        if kind not in TOKENS:
-            raise ValueError(f"its kind is {kind}, but must be one of {', '.join(TOKENS)}")
-    model.max_seq_length = min(model.max_seq_length, TOKENS[kind])
+        if kind not in TUNABLE:
+            raise ValueError(f"its kind is {kind}, but must be one of {', '.join(TUNABLE)}")
+    model.max_seq_length = min(model.max_seq_length, TRAINED_TOKENS[kind])
     return model
 
 
