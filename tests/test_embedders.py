@@ -26,7 +26,6 @@ from memecmd_utils.embedders import (
     RecordedEmbedder,
     SentenceTransformerEmbedder,
     embedder_of,
-    text_key,
 )
 from memecmd_utils.llm import embedding
 from memecmd_utils.llm.embedding import EndpointEmbedder
@@ -69,7 +68,6 @@ def test_what_is_missing_is_computed_once_and_a_replay_equals_computing(tmp_path
     for side in ("query", "document"):
         RecordedEmbedder(asking, [tmp_path], tmp_path).encode(["一"], side)
     assert asking.asked == [("一", "query")], "an instruction makes other queries and the same documents"
-    assert text_key("问：一", "query") != text_key("一", "query", "问：") != text_key("一", "query", "")
 
 
 TEXTS = ["空调坏了，热得睡不着", "热死了，冷气机又罢工", "周末去爬香山看红叶", "一" * 60]
@@ -94,22 +92,9 @@ def served(body: dict, tokens: int = 7) -> Answer:
     return Answer({"object": "list", "data": rows[::-1], "usage": {"prompt_tokens": tokens}})
 
 
-def at(server: FaultServer, budget: Budget | None = None, instruction: str | None = None) -> EndpointEmbedder:
-    return EndpointEmbedder(Endpoint(base_url=server.url, model="m"), instruction, budget)
-
-
-def test_an_endpoint_gets_parts_and_the_instruction_before_queries(monkeypatch) -> None:
-    monkeypatch.setattr(embedding, "INPUTS", 3)
-    with FaultServer(served).running() as server:
-        embedder = at(server, instruction="查：")
-        assert embedder.encode(["一" * n for n in range(1, 9)], "document")[:, 0].tolist() == [*range(1, 9)]
-        assert embedder.encode(["一"], "query").tolist() == [[3, 1]]
-    assert sorted(len(body["input"]) for body in server.bodies) == [1, 2, 3, 3]
-    assert {"model": "m", "input": ["一", "一一", "一一一"]} in server.bodies
-
-
 def test_as_many_requests_are_under_way_as_concurrency_says(monkeypatch, tmp_path: Path) -> None:
     waiting, most = [], []
+    monkeypatch.setattr(embedding, "INPUTS", 3)
 
     def slow(body: dict) -> Answer:
         now = time.monotonic()
@@ -117,50 +102,51 @@ def test_as_many_requests_are_under_way_as_concurrency_says(monkeypatch, tmp_pat
         most.append(len(waiting))
         return Answer(served(body).body, wait_s=0.1)
 
-    texts = [f"{n}" + "一" * (n % 9) for n in range(20 * embedding.INPUTS)]
+    texts = [f"{n}" + "一" * (n % 9) for n in range(60)]
     with FaultServer(slow).running() as server:
         asked = {"base_url": server.url, "model": "m"}
         given = {"models.embedder": "endpoint", "models.endpoints.embedder": asked, "models.concurrency": 6}
+        given["models.query_instruction"] = "查："
         recorded = RecordedEmbedder(embedder_of(load_profile("openai", given)), [tmp_path], tmp_path)
         rows = recorded.encode(texts, "document")
+        assert max(most) == 6 and [len(body["input"]) for body in server.bodies] == [3] * 20
+        query = recorded.encode(["一"], "query")[0]
     assert (rows[:, 0] / rows[:, 1]).round().tolist() == [len(text) for text in texts]
-    assert max(most) == 6 and len(server.bodies) == 20
+    assert round(query[0] / query[1]) == 3, "the instruction stands before queries"
 
 
 def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_path: Path) -> None:
     lost = [Answer("<html>", kind="text/html"), Answer({"data": []}), Answer({"error": {}}), Answer('{"da')]
     answers = iter([*lost, served({"input": ["一"]})])
     with FaultServer(lambda _: next(answers)).running() as server:
-        embedder = at(server, Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6))
+        budget = Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6)
+        embedder = EndpointEmbedder(Endpoint(base_url=server.url, model="m"), budget=budget)
         assert embedder.encode(["一"], "document").tolist() == [[1, 1]]
         spent = embedder.budget.spent
         assert len(server.bodies) == 5 and spent.rows["embedding", "embedding"]["tokens_in"] == 7
+    embedder.budget = Budget(spent, "embedding", 5)
     with pytest.raises(BudgetReached, match="max_calls=5"):
-        at(server, Budget(spent, "embedding", 5)).encode(["一"], "document")
+        embedder.encode(["一"], "document")
     with FaultServer(lambda _: lost[1]).running() as server, pytest.raises(EndpointError, match="no vectors"):
-        at(server).encode(["一"], "document")
+        EndpointEmbedder(Endpoint(base_url=server.url, model="m")).encode(["一"], "document")
 
 
 # --- which weights a name stands for -----------------------------------------------------------------------
 
 
-def folder(path: Path, weights: bytes = b"weights") -> Path:
-    path.mkdir()
-    (path / "model.safetensors").write_bytes(weights)
-    return path
-
-
 def test_a_folder_counts_by_what_makes_its_vectors(tmp_path: Path, monkeypatch) -> None:
-    digest = embedders.folder_digest(folder(tmp_path / "a"))
-    assert len(digest) == 12 and digest == embedders.folder_digest(folder(tmp_path / "elsewhere"))
-    (tmp_path / "a" / "README.md").write_text("words", encoding="utf-8")
-    (tmp_path / "a" / ".cache").mkdir()
-    (tmp_path / "a" / ".cache" / "x.json").write_text("1", encoding="utf-8")
-    assert digest == embedders.folder_digest(tmp_path / "a"), "neither makes a vector"
+    def digest(name: str, weights: bytes, **others: bytes) -> str:
+        for file, content in {"model.safetensors": weights, **others}.items():
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).write_bytes(content)
+        return embedders.folder_digest(tmp_path / name)
+
+    same = digest("a", b"weights"), digest("b", b"weights", **{"README.md": b"words", ".cache/x.json": b"1"})
+    assert len(set(same)) == 1 and len(same[0]) == 12, "neither makes a vector"
     for name, value in (("WHOLE_UP_TO", 1000), ("SAMPLE", 10), ("SAMPLES", 5)):
         monkeypatch.setattr(embedders, name, value)
-    contents = [bytes(5000), *(bytes(n) + b"1" + bytes(4999 - n) for n in (0, 2495, 4999))]
-    digests = {embedders.folder_digest(folder(tmp_path / str(n), c)) for n, c in enumerate(contents)}
+    large = [bytes(5000), *(bytes(n) + b"1" + bytes(4999 - n) for n in (0, 2495, 4999))]
+    digests = {digest(str(n), content) for n, content in enumerate(large)}
     assert len(digests) == 4, "large files count by samples from end to end"
 
 
@@ -168,12 +154,13 @@ class MadeUp:
     """A sentence-transformers model with an encoder for each side."""
 
     asked: ClassVar = []
-    model_card_data = SimpleNamespace(base_model_revision=None)
 
     def __init__(self, name: str, **options: object) -> None:
         self.asked.append((name, options))
 
     def eval(self) -> "MadeUp":
+        if "own/code" in self.asked[-1]:
+            raise ValueError("the option `trust_remote_code=True` is needed")
         return self
 
     def encode_query(self, texts: list[str], prompt: str = "问：", **options) -> list:
@@ -183,12 +170,9 @@ class MadeUp:
         return [[100 * len(text), 1.0] for text in texts]
 
 
-def record(where: Path, name: str) -> None:
-    RecordedVectors(name, [], where).rows(["k"], ["k"], lambda part: np.ones((len(part), 2)))
-
-
 def test_a_name_stands_for_one_version_and_a_prompt_for_queries(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
+    downloaded: list[str | None] = [None]
+    monkeypatch.setattr(embedders, "hub_commit", lambda model: downloaded[0])
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=MadeUp))
     plain = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
     assert plain.name == f"{NAME}-float32" and MadeUp.asked == [], "nothing is loaded for a name"
@@ -197,22 +181,27 @@ def test_a_name_stands_for_one_version_and_a_prompt_for_queries(monkeypatch, tmp
         assert embedder.encode(["一"], "query").tolist() == [[query, 1]]
         assert embedder.encode(["一"], "document").tolist() == [[100, 1]], "queries only"
     options = {"revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "float32"}}
-    assert MadeUp.asked[0][1] == options
+    assert MadeUp.asked[0][1] == options, "code that comes with weights does not run unasked"
+    with pytest.raises(ModelMissing, match="if you trust it, set trust_remote_code=true"):
+        SentenceTransformerEmbedder(f"own/code@{COMMIT}").encode(["一"], "query")
 
     def named() -> SentenceTransformerEmbedder:
         return SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
 
+    def record(name: str) -> None:
+        RecordedVectors(name, [], tmp_path).rows(["k"], ["k"], lambda part: np.ones((len(part), 2)))
+
     with pytest.raises(ModelMissing, match="does not say its revision: name it as NAME@COMMIT"):
         _ = named().name
-    record(tmp_path, f"{NAME}-float32")
-    record(tmp_path, "org/name2@1-float32")
+    record(f"{NAME}-float32")
+    record("org/name2@1-float32")
     embedder = named()
     assert embedder.name == f"{NAME}-float32"
-    monkeypatch.setattr(embedders, "hub_commit", lambda model: "d" * 40)  # as loading downloads it
+    downloaded[0] = "d" * 40  # by loading
     with pytest.raises(ModelMissing, match=rf"{NAME}-float32 are recorded, but org/name@d{{12}}-float32"):
         embedder.encode(["一"], "query")
-    monkeypatch.setattr(embedders, "hub_commit", lambda model: None)
-    record(tmp_path, "org/name@another-float32")
+    downloaded[0] = None
+    record("org/name@another-float32")
     with pytest.raises(ModelMissing, match=r"several versions of org/name .*NAME@COMMIT"):
         _ = named().name
 
@@ -236,11 +225,6 @@ def shown(tmp_path: Path) -> list[Path]:
         picture.save(file)
     files[4].write_bytes(files[0].read_bytes())
     return files
-
-
-def near(rows: np.ndarray, others: np.ndarray) -> bool:
-    """Equal but for the float16 of recorded vectors."""
-    return bool((np.linalg.norm(rows - others, axis=1) < 2e-3 * np.linalg.norm(others, axis=1)).all())
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("clip", 77), ("align", 64), ("chinese_clip", 52)])
@@ -267,7 +251,9 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
         sides = [on_white(file).resize((tiny_models.SIDE,) * 2, Image.Resampling.BICUBIC) for file in shown]
         by_hand = (np.array([np.asarray(side) for side in sides]) / 255 - pil.image_mean) / pil.image_std
         assert np.abs(by_hand.transpose(0, 3, 1, 2) - pixels.numpy()).max() < 1e-5
-    assert near(rows, torch.stack(said).numpy()) and near(seen, looked.numpy())
+    for ours, theirs in ((rows, torch.stack(said).numpy()), (seen, looked.numpy())):
+        off = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
+        assert off.max() < 2e-3, "equal but for the float16 of recorded vectors"
     assert np.ptp(np.linalg.norm(rows, axis=1)) > 0.01, "lengths are kept, not made one"
     assert encoder.name == f"clip:{kind}@{embedders.folder_digest(model)}-float32"
     assert len(encoder._recorded._vectors) == 4 + 4
@@ -278,10 +264,9 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
     assert np.array_equal(replay.encode_images(shown), seen), "needs neither torch nor weights"
 
 
-def test_a_sentence_transformer_and_code_that_comes_with_it(torch, tmp_path, monkeypatch) -> None:
+def test_a_sentence_transformer_has_its_own_prompt(torch, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     model = tiny_models.sentence_folder(tmp_path / "tiny", prompts={"query": "查询："})
     embedder = SentenceTransformerEmbedder(str(model))
     direct = SentenceTransformer(str(model), device="cpu")
@@ -289,11 +274,6 @@ def test_a_sentence_transformer_and_code_that_comes_with_it(torch, tmp_path, mon
     for side, prompt in (("query", "查询："), ("document", None)):
         rows = [direct.encode([text], prompt=prompt)[0] for text in TEXTS]
         assert np.abs(embedder.encode(TEXTS, side) - np.array(rows)).max() < 1e-4
-    own = tiny_models.with_remote_code(tiny_models.sentence_folder(tmp_path / "own"))
-    with pytest.raises(ModelMissing, match="trust_remote_code=true"):
-        SentenceTransformerEmbedder(str(own)).encode(TEXTS, "document")
-    assert not (own / "it-ran").exists()
-    assert SentenceTransformerEmbedder(str(own), True).encode(TEXTS, "document").shape == (4, 32)
 
 
 def test_a_clip_that_cannot_be_had_says_so(torch, tmp_path: Path) -> None:

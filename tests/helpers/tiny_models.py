@@ -76,25 +76,6 @@ def sentence_folder(folder: Path, prompts: dict[str, str] | None = None) -> Path
     return folder
 
 
-def with_remote_code(folder: Path) -> Path:
-    """Let a saved model claim that its architecture is code which comes with the weights."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {"model_type": "own"}
-    config["auto_map"] = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
-    path.write_text(json.dumps(config), encoding="utf-8")
-    code = (
-        "from pathlib import Path\n"
-        "from transformers import BertConfig, BertModel\n\n\n"
-        "class OwnConfig(BertConfig):\n"
-        '    model_type = "own"\n\n\n'
-        "class OwnModel(BertModel):\n"
-        "    config_class = OwnConfig\n\n\n"
-        f"Path({str(folder / 'it-ran')!r}).touch()\n"
-    )
-    (folder / "own.py").write_text(code, encoding="utf-8")
-    return folder
-
-
 # --- pictures and texts ---------------------------------------------------------------------------------
 
 
