@@ -264,24 +264,12 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
     assert np.array_equal(replay.encode_images(shown), seen), "needs neither torch nor weights"
 
 
-def test_a_sentence_transformer_has_its_own_prompt(torch, tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    model = tiny_models.sentence_folder(tmp_path / "tiny", prompts={"query": "查询："})
-    embedder = SentenceTransformerEmbedder(str(model))
-    direct = SentenceTransformer(str(model), device="cpu")
-    assert embedder.name == f"tiny@{embedders.folder_digest(model)}-float32"
-    for side, prompt in (("query", "查询："), ("document", None)):
-        rows = [direct.encode([text], prompt=prompt)[0] for text in TEXTS]
-        assert np.abs(embedder.encode(TEXTS, side) - np.array(rows)).max() < 1e-4
-
-
 def test_a_clip_that_cannot_be_had_says_so(torch, tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match="no vectors of org/clip are recorded; SET='mode=auto'"):
         _ = DualEncoder("org/clip", compute=False).name
     with pytest.raises(ModelMissing, match="org/clip cannot be loaded"):
         _ = DualEncoder("org/clip", download=False).name
-    bert = tiny_models.sentence_folder(tmp_path / "tiny").with_name("tiny-bert")
+    bert = tiny_models.bert_folder(tmp_path / "bert", "好")
     with pytest.raises(
         ModelMissing, match="of the kind 'bert', but must be one of clip, align, chinese_clip"
     ):

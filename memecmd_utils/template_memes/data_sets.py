@@ -240,10 +240,9 @@ class Data(NamedTuple):
 
     def lacks(self, *names: str) -> str:
         """Which of these data sets are missing, as a sentence; empty where none is."""
-        absent = [
-            f"{name} ({self.sources[name].source.title})" for name in names if not self.sources[name].path
-        ]
-        return f"{NOT_COMPUTED} without {' and '.join(absent)}, see the table of data sets" * bool(absent)
+        absent = [name for name in names if not self.sources[name].path]
+        titles = " and ".join(f"{name} ({self.sources[name].source.title})" for name in absent)
+        return f"{NOT_COMPUTED} without {titles}, see the table of data sets" if absent else ""
 
     def others(self, dataset: DataSet) -> list[OtherMeme]:
         """Memes of MemeCap's test set, or of FigMemes'; none where it is not here."""
@@ -267,14 +266,9 @@ def picture_folder(profile: Profile) -> Path:
 
 def pictures_below(folder: Path) -> dict[str, Path]:
     """Image files below a folder by base name, which is the meme's id, no hidden ones; the first counts."""
-    there = ((path, path.relative_to(folder).parts) for path in sorted(folder.rglob("*"), reverse=True))
-    return {
-        path.stem: path
-        for path, parts in there
-        if path.suffix.lower() in pictures.EXTENSIONS
-        and not any(part.startswith(".") for part in parts)
-        and path.is_file()
-    }
+    there = [path for path in folder.rglob("*") if path.suffix.lower() in pictures.EXTENSIONS]
+    shown = [path for path in there if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
+    return {path.stem: path for path in sorted(shown, reverse=True) if path.is_file()}
 
 
 def is_readable(file: Path) -> bool:
