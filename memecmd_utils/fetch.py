@@ -361,7 +361,10 @@ class Client:
         request = self._http.build_request("GET", url, headers=headers)
         for _ in range(MOST_REDIRECTS + 1):
             with closing(self._http.send(request, stream=True)) as response:
-                if request := response.next_request:
+                if to := response.next_request:
+                    if request.url.scheme == "https" != to.url.scheme:
+                        raise FetchError(f"a redirect from https to {str(to.url)[:200]!r} is not followed")
+                    request = to
                     continue
                 for chunk in response.iter_bytes() if response.status_code == 200 else ():
                     body += chunk

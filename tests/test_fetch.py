@@ -252,3 +252,9 @@ def test_refusals(waits, monkeypatch, page: tuple, why: str) -> None:
     site = Site(monkeypatch, a=page)
     with pytest.raises(FetchError, match=why):
         client(max_bytes=5000).get(site.url + "a")
+
+
+def test_nobody_is_led_from_https_to_http(waits, monkeypatch) -> None:
+    Site(monkeypatch, a=(302, {"Location": "http://site.example/b"}, b""))
+    with pytest.raises(FetchError, match=r"a redirect from https .* is not followed"):
+        client().get("https://site.example/a")
