@@ -4,11 +4,11 @@ A grade is 0 (does not fit), 1 (one could send it) or 2 (it lands). Everywhere h
 (0-2) counts; from a mean of 1 on a meme fits.
 """
 
+import codecs
 import csv
-import io
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FITS = 1.0
 """Mean grade (0-2) from which a meme fits."""
 COLUMNS = ("dialogue_id", "turn", "meme_id", "grade")
+MOST_COLUMNS = 100
+"""Columns that a user's table of grades may have."""
 
 
 class UserGrade(Grade):
@@ -48,63 +50,51 @@ def read_grades(path: Path, dialogues: Sequence[Dialogue], meme_ids: Collection[
     same grader.
     """
     turns = {(d.dialogue_id, turn.turn) for d in dialogues for turn in d.turns if turn.turn >= 2}
-    names, ungraded = {name for name, _ in turns}, 0
-    found: dict[tuple[str, float, str, str], UserGrade] = {}
-    for line, row in _rows(path):
-        name, meme, grader = row["dialogue_id"], row["meme_id"], row.get("grader") or "grader"
-        turn, grade = _number(row["turn"]), _number(row["grade"])
-        key = name, turn, meme, grader
-        checks = {
-            f"the run has no dialogue {name!r}": name in names,
-            f"dialogue {name} has no turn {row['turn']!r} that could get a meme": (name, turn) in turns,
-            f"the run has no meme {meme!r}": meme in meme_ids,
-            f"the grade {row['grade']!r} is no number from 0 to 2": not row["grade"] or 0 <= grade <= 2,
-            f"{grader} graded meme {meme} at turn {row['turn']} of {name} already": key not in found,
-        }
-        for why, is_right in checks.items():
-            if not is_right:
-                raise StageOutputError(f"{path.name} line {line}: {why}")
-        if row["grade"]:
-            found[key] = UserGrade(
-                dialogue_id=name, turn=int(turn), meme_id=meme, grader=grader, grade=grade, source="user"
-            )
-        ungraded += not row["grade"]
-    if ungraded:
-        print(f"{path.name}: {ungraded} of {ungraded + len(found)} rows have an empty grade: not graded")
-    return list(found.values())
+    table = _cells(path).rename(columns={"turn": "turn_cell", "grade": "grade_cell"})
+    table["grader"] = table.get("grader", pd.Series("", table.index)).replace("", "grader")
+    for name in ("turn", "grade"):
+        table[name] = pd.to_numeric(table[f"{name}_cell"].str.replace(",", "."), errors="coerce")
+    graded = table[table.grade_cell != ""]
+    of_grader = ["dialogue_id", "turn", "meme_id", "grader"]
+    places = pd.Series(list(zip(table.dialogue_id, table.turn, strict=True)), table.index)
+    for why, is_wrong in {
+        "the run has no dialogue {dialogue_id!r}": ~table.dialogue_id.isin({name for name, _ in turns}),
+        "dialogue {dialogue_id} has no turn {turn_cell!r} that could get a meme": ~places.isin(turns),
+        "the run has no meme {meme_id!r}": ~table.meme_id.isin(set(meme_ids)),
+        "the grade {grade_cell!r} is no number from 0 to 2": ~graded.grade.between(0, 2),
+        "{grader} graded meme {meme_id} at turn {turn_cell} of {dialogue_id} already": (
+            graded.duplicated(of_grader)
+        ),
+    }.items():
+        if is_wrong.any():
+            line = is_wrong.idxmax()
+            raise StageOutputError(f"{path.name} line {line}: {why.format(**table.loc[line])}")
+    if ungraded := len(table) - len(graded):
+        print(f"{path.name}: {ungraded} of {len(table)} rows have an empty grade: not graded")
+    rows = graded.astype({"turn": int})[[*of_grader, "grade"]].to_dict("records")
+    return [UserGrade(source="user", **row) for row in rows]
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and cells by column of every row that is not blank."""
-    data = path.read_bytes()
-    encodings = ("utf-16",) if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "gb18030")
-    for encoding in encodings:
+def _cells(path: Path) -> pd.DataFrame:
+    """Stripped cells of the rows that are not blank, by line number and lower-case name of their column."""
+    is_utf16 = path.read_bytes().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    for encoding in ["utf-16"] if is_utf16 else ["utf-8-sig", "gb18030"]:
         try:
-            text = data.decode(encoding)
-            break
-        except UnicodeDecodeError:
+            cells = pd.read_csv(
+                path, sep=None, engine="python", encoding=encoding, names=range(MOST_COLUMNS), dtype=str,
+                keep_default_na=False, skip_blank_lines=False,
+            )  # fmt: skip
+        except (ValueError, csv.Error):  # also what cannot be decoded
             continue
-    else:
-        raise StageOutputError(f"{path.name}: save the table as a CSV file in UTF-8")
-    first = next((line for line in text.splitlines() if "grade" in line.lower()), "")
-    header: list[str] = []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
-    for cells in reader:
-        cells = [cell.strip() for cell in cells]
-        if header and any(cells):
-            yield reader.line_num, {**dict.fromkeys(header, ""), **dict(zip(header, cells, strict=False))}
-        elif {cell.lower() for cell in cells} >= set(COLUMNS):
-            header = [cell.lower() for cell in cells]
-    if not header:
-        raise StageOutputError(f"{path.name}: its first line needs the columns {', '.join(COLUMNS)}")
-
-
-def _number(text: str) -> float:
-    """The number in a cell, also with a decimal comma; nan where there is none."""
-    try:
-        return float(text.replace(",", "."))
-    except ValueError:
-        return math.nan
+        cells = cells.fillna("").apply(lambda column: column.str.strip())
+        cells.index += 1
+        for line, head in cells.apply(lambda column: column.str.lower()).iterrows():
+            if set(COLUMNS) <= set(head):
+                rows = cells.loc[line + 1 :].set_axis(head, axis="columns")
+                return rows.loc[(rows != "").any(axis=1), head[head.isin([*COLUMNS, "grader"])]]
+    raise StageOutputError(
+        f"{path.name}: its first line needs the columns {', '.join(COLUMNS)}, in a CSV file in UTF-8"
+    )
 
 
 # --- Ground truth: marks (would one send a meme here?) and grades of pooled memes

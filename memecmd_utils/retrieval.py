@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from memecmd_utils import drawing, files, statistics
+from memecmd_utils import files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
-from memecmd_utils.schemas import DIALOGUE_KINDS, Annotation, Candidate, Choice, Dialogue, Placement, Summary
+from memecmd_utils.schemas import Annotation, Candidate, Choice, Dialogue, Placement, Summary
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
 QUERY_FIELDS = ("scenario", "emotion", "motivation")
@@ -777,72 +774,3 @@ def import_faiss() -> Any:
     except ImportError as error:
         raise ExtraMissing("so large a library needs faiss: pip install -e '.[scale]'") from error
     return faiss
-
-
-# --- Figures of stage 04
-
-
-def sample_scores(
-    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile, limit: int = 200_000
-) -> np.ndarray:
-    """T of every pair of turn and meme, float32; of a seeded sample of `limit` pairs where there are more."""
-    queries, weights = [item.queries for item in scored], profile.retrieval.weights
-    turns, memes = sum(map(len, queries)), len(index.meme_ids)
-    if turns * memes <= limit:
-        parts = [combine(component_matrices(index, q), weights).ravel() for q in queries]
-        return np.concatenate([np.zeros(0), *parts]).astype(np.float32)
-    rng = statistics.rng(profile.seed, "sample of scores")
-    drawn = np.sort(rng.choice(turns * memes, size=limit, replace=False))
-    chosen = np.split(drawn % memes, np.searchsorted(drawn, memes * np.arange(1, turns)))
-    asked = (query[None] for one in queries for query in one)
-    found = [pair_components(index, q, m[None])[0] @ weights for q, m in zip(asked, chosen, strict=True)]
-    return np.concatenate(found).astype(np.float32)
-
-
-def scores_by_kind(
-    scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile
-) -> dict[str, np.ndarray]:
-    """What Figure 3 shows: `KIND scores` by `sample_scores` and `KIND top1`, the best score of each turn."""
-    by_kind = {}
-    for kind in DIALOGUE_KINDS:
-        mine = [item for item in scored if item.dialogue.kind == kind]
-        top1 = pad([item.top1 for item in mine])
-        if np.isfinite(top1).any():
-            by_kind[f"{kind} scores"] = sample_scores(mine, index, profile)
-            by_kind[f"{kind} top1"] = top1[np.isfinite(top1)]
-    return by_kind
-
-
-def score_distributions(by_kind: Mapping[str, np.ndarray]) -> "Figure":
-    """Figure 3 of `scores_by_kind`: a row for news-based dialogues, as the paper has it, and one for role.
-
-    Left every meme at every turn with a fitted normal curve, right the best meme of each turn.
-    """
-    kinds = [kind for kind in DIALOGUE_KINDS if f"{kind} top1" in by_kind]
-    with drawing.style():
-        fig = drawing.canvas(9, 3.1 * max(1, len(kinds)))
-        grid = fig.subplots(max(1, len(kinds)), 2, squeeze=False, sharex="col")
-        for row, kind in zip(grid, kinds, strict=False):
-            what = {
-                f"{kind} scores": ("memes x turns", drawing.BLUE),
-                f"{kind} top1": ("best meme of each turn", drawing.GREEN),
-            }
-            for axes, (name, (title, colour)) in zip(row, what.items(), strict=True):
-                values = np.asarray(by_kind[name], dtype=float)
-                bins = int(np.clip(np.sqrt(values.size), 10, 80))
-                heights, edges = np.histogram(values, bins=bins, density=True)
-                axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55)
-                axes.set(title=f"{DIALOGUE_KINDS[kind]}: {title} (n = {values.size:,})", ylabel="density")
-                axes.margins(x=0.02)
-            scores = np.asarray(by_kind[f"{kind} scores"], dtype=float)
-            mean, deviation = scores.mean(), scores.std()
-            if deviation > 0:
-                x = np.linspace(scores.min(), scores.max(), 300)
-                curve = np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
-                label = f"normal, mean {round(mean, 3) + 0.0:.3f}, sd {deviation:.3f}"
-                row[0].plot(x, curve, color="black", lw=1.2, label=label)
-                row[0].legend(loc="upper left", fontsize=9)
-                row[0].set_ylim(top=1.25 * max(row[0].get_ylim()[1], curve.max()) / 1.05)
-        grid[-1, 0].set_xlabel("retrieval score T")
-        grid[-1, 1].set_xlabel("score of the best meme")
-    return fig

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -70,22 +70,13 @@ class Senders:
 
     @cached_property
     def chosen(self) -> dict[str, np.ndarray]:
-        """Positions of the memes that a model chose, [turns], -1 for none, by who chose."""
-        return {who: self.places_of(choices) for who, choices in self.choices.items()}
-
-    @cached_property
-    def asked(self) -> dict[str, np.ndarray]:
-        """At which turns a model was asked and answered, [turns], by who was asked."""
-        at = {
-            who: {(c.dialogue_id, c.turn) for c in made if not c.unscored}
-            for who, made in self.choices.items()
-        }
-        return {who: np.array([key in keys for key in self.data.keys]) for who, keys in at.items()}
-
-    def places_of(self, choices: Iterable[Choice]) -> np.ndarray:
-        """Positions of chosen memes at every turn, [turns]; -1: none."""
-        at = {(choice.dialogue_id, choice.turn): choice.meme_id for choice in choices}
-        return np.array([self.data.column.get(at.get(key, ""), -1) for key in self.data.keys])
+        """Columns of the memes that a model chose, [turns], by who chose; -1: none, nan: no answer."""
+        out = {}
+        for who, choices in self.choices.items():
+            at = {(c.dialogue_id, c.turn): c.meme_id for c in choices if not c.unscored}
+            columns = {key: self.data.column.get(meme, -1) for key, meme in at.items()}
+            out[who] = np.array([columns.get(key, np.nan) for key in self.data.keys])
+        return out
 
     @cached_property
     def rankings(self) -> dict[str, np.ndarray]:
@@ -100,13 +91,13 @@ class Senders:
         out = {LEARNED: self.learned.scores, ALONE: self.alone, PAPER: paper, POPULAR: self.liked}
         for who, memes in self.chosen.items():
             out[who] = paper.copy()
-            out[who][rows[memes >= 0], memes[memes >= 0]] = paper.max() + 1
+            out[who][rows[memes >= 0], memes[memes >= 0].astype(int)] = paper.max() + 1
         return {**out, SINGLE: only}
 
     @property
     def whole(self) -> dict[str, np.ndarray]:
         """The rankings of all who were asked at every turn."""
-        part = {who for who, at in self.asked.items() if not at.all()}
+        part = {who for who, memes in self.chosen.items() if np.isnan(memes).any()}
         return {who: scores for who, scores in self.rankings.items() if who not in part}
 
     @cached_property
@@ -209,11 +200,6 @@ def grade_split(
     return Senders(data, placement.predict(data), alone, *sums, choices)
 
 
-def known_before(split: Split) -> list[Grade]:
-    """The grades that baselines count: none that was asked for because of them."""
-    return [grade for batch, given in split.grades.items() if batch != grades.LATER[-1] for grade in given]
-
-
 def grade_run(run: Run) -> list[Senders]:
     """What everybody says on a run's graded turns and on the untouched tests.
 
@@ -224,7 +210,9 @@ def grade_run(run: Run) -> list[Senders]:
     try:
         names, encoders = learned.open_encoders(run)
         placement, splits = learned.open_placement(run, names), splits_of_run(run)
-        pool = known_before(splits[0]) if splits else []
+        # What baselines count: no grade that was asked for because of them.
+        batches = splits[0].grades if splits else {}
+        pool = [g for batch, given in batches.items() if batch != grades.LATER[-1] for g in given]
         graded = [
             grade_split(run, s, pool, placement, encoders, reranking.choices_of(run, s)) for s in splits
         ]
@@ -335,7 +323,7 @@ def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     data, names = senders.data, np.array(senders.data.clusters)
     markers = dict(zip(data.truth.markers, data.marks.T, strict=True))
     for who, at in {**{who: at for who, at in senders.turns.items() if who != ALL}, **markers}.items():
-        asked = senders.asked.get(who, np.isfinite(at))
+        asked = np.isfinite(senders.chosen.get(who, at))
         sends = np.nan_to_num(at) > 0
         gaps = grades.gaps_of(data.keys[row] for row in np.flatnonzero(sends))
         row = {"who": who, "memes": int(sends.sum()), "rate": sends.sum() / max(1, asked.sum())}
