@@ -262,15 +262,18 @@ def gaps_of(places: Iterable[Key]) -> list[int]:
 
 
 def elsewhere(
-    given: Iterable[Grade], clusters: Sequence[str], meme_ids: Sequence[str], of: Callable[[float], float]
+    means: Mapping[Key, Mapping[str, float]],
+    clusters: Sequence[str],
+    meme_ids: Sequence[str],
+    worth: Callable[[float], float],
 ) -> np.ndarray:
-    """What the mean grades of each meme come to in all dialogues but a turn's own, [turns, memes].
+    """What the `mean_grades` of each meme come to in all dialogues but a turn's own, [turns, memes].
 
-    `clusters` are the dialogues of the turns; `of` says what a mean grade counts.
+    `clusters` are the dialogues of the turns; `worth` says what a mean grade counts.
     """
     by_dialogue: dict[str, Counter[str]] = {}
-    for (name, _), memes in mean_grades(given).items():
-        by_dialogue.setdefault(name, Counter()).update({meme: of(mean) for meme, mean in memes.items()})
+    for (name, _), memes in means.items():
+        by_dialogue.setdefault(name, Counter()).update({meme: worth(mean) for meme, mean in memes.items()})
     table = (
         pd.DataFrame.from_dict(by_dialogue, "index", dtype=float).reindex(columns=list(meme_ids)).fillna(0)
     )
@@ -394,7 +397,7 @@ def measure_systems(data: "Turns") -> dict[System, np.ndarray]:
     found: dict[System, np.ndarray] = {}
     for name, encode in data.encoders.items() if len(data.answerable) else ():
         contexts = encode([query.context for query in data.asked], "query")
-        captions = encode([data.memes[meme].text for meme in data.meme_ids], "document")
+        captions = encode([data.split.memes[meme].text for meme in data.meme_ids], "document")
         for centring in CENTRINGS:
             terms = data.terms(name, centring)
             for part, term in zip(PARTS, terms, strict=True):

@@ -512,7 +512,7 @@ def draw_items(data: Turns) -> list[CheckItem]:
     Without ground truth there are no items.
     """
     wanted = data.profile.evaluation.judge_checks
-    if not wanted or not data.truth.grades:
+    if not wanted or not data.split.truth.grades:
         return []
     # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
     clearly, fit, refused = data.grades >= CLEARLY_FITS, fits(data.grades), data.grades == 0
@@ -548,10 +548,10 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     A row a judge, reading and item (columns `SCORES`); nan where there is no score.
     """
     items, scores, names = draw_items(data), [], []
-    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.dialogues}
+    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.split.dialogues}
     # Each pair once: a meme may be random and a hard negative.
     excerpts = {
-        (name, turn, meme): Excerpt(dialogues[name], {turn: data.memes[meme]}, turn)
+        (name, turn, meme): Excerpt(dialogues[name], {turn: data.split.memes[meme]}, turn)
         for name, turn, meme in sorted({item.pair for item in items})
     }
 
@@ -559,7 +559,7 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
         scores.extend((judge, reading, *item, value) for item, value in zip(items, values, strict=True))
 
     for number in range(len(run.profile.evaluation.judges) if items else 0):
-        with open_judge(run, number, data.dialogues, data.memes, names) as judge:
+        with open_judge(run, number, data.split.dialogues, data.split.memes, names) as judge:
             names.append(judge.name)
             answers = ask(excerpts, judge)
             readings = {P_YES: "raw", CENTRED: "overall"} if judge.kind == "yes_no" else {RATING: "overall"}
@@ -575,14 +575,14 @@ def _score_without_asking(
     run: Run, data: Turns, items: Sequence[CheckItem], add: Callable[[str, str, Sequence[float]], None]
 ) -> None:
     """Consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes."""
-    turns = {(d.dialogue_id, u.turn): u.text for d in data.dialogues for u in d.turns}
+    turns = {(d.dialogue_id, u.turn): u.text for d in data.split.dialogues for u in d.turns}
     scorer = consistency.open_scorer(run)
     for later, name in enumerate(("u_t", "u_t+1")):
         texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
-        able = [bool(text) and scorer.can_score(data.memes[item.meme_id])
+        able = [bool(text) and scorer.can_score(data.split.memes[item.meme_id])
                 for item, text in zip(items, texts, strict=True)]  # fmt: skip
         pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
-        scores = iter(consistency.score_pairs(pairs, data.memes, scorer))
+        scores = iter(consistency.score_pairs(pairs, data.split.memes, scorer))
         add(f"{scorer.name} {name}", CONSISTENCY, [next(scores) if yes else np.nan for yes in able])
     for name in data.encoders:
         terms = data.terms(name, data.profile.retrieval.centring)

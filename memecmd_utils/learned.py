@@ -22,17 +22,12 @@ from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.schemas import Annotation, Dialogue, Meme
 from memecmd_utils.splits import (
     MEME_TEXTS,
     TURN_TEXTS,
-    Query,
+    Split,
     Turns,
-    encode_texts,
     encoders_of,
-    gate_inputs,
-    meme_texts,
-    turn_texts,
 )
 
 FILE = "placement.json"
@@ -150,33 +145,35 @@ class LearnedPlacement:
         """The model that saw no grade and no mark of this dialogue."""
         return self.folds[self.fold_of[dialogue_id]] if dialogue_id in self.fold_of else self.model
 
-    def predict(self, turns: Turns) -> Predicted:
-        """What is said of every turn of a split by the model that did not see its dialogue."""
-        vectors = [vectors for vectors, _ in turns.turn_vectors]
-        return self.predict_vectors(
-            turns.clusters, vectors, turns.meme_vectors, turns.meme_ids, turns.gate_inputs
-        )
-
-    def predict_vectors(
-        self,
-        names: Sequence[str],
-        turns: Sequence[np.ndarray],
-        memes: Sequence[np.ndarray],
-        meme_ids: Sequence[str],
-        inputs: np.ndarray,
-    ) -> Predicted:
-        """The same from vectors; `names` are the dialogues of the turns.
+    def predict(self, turns: Turns, rows: np.ndarray | None = None) -> Predicted:
+        """What is said of turns (`rows`; by default all) by the model that did not see their dialogue.
 
         The promise is P(wanted) times the mean grade to expect of the best meme.
         """
-        out = Predicted(np.empty((len(names), len(memes[0]))), *np.empty((2, len(names))))
-        fold = np.array([self.fold_of.get(name, -1) for name in names])
+        rows = np.arange(len(turns.keys)) if rows is None else rows
+        out = Predicted(np.empty((len(rows), len(turns.meme_ids))), *np.empty((2, len(rows))))
+        fold = np.array([self.fold_of.get(turns.clusters[row], -1) for row in rows])
         for number in np.unique(fold):
-            rows, model = fold == number, self.model if number < 0 else self.folds[number]
-            out.scores[rows] = model.score([part[rows] for part in turns], memes, meme_ids)
-            out.wanted[rows] = model.wanted(inputs[rows])
-            expected = model.expected_grade(out.scores[rows].max(axis=1))
-            out.promise[rows] = out.wanted[rows] * expected
+            here, model = fold == number, self.model if number < 0 else self.folds[number]
+            vectors = [of_turns[rows[here]] for of_turns, _ in turns.turn_vectors]
+            out.scores[here] = model.score(vectors, turns.meme_vectors, turns.meme_ids)
+            out.wanted[here] = model.wanted(turns.gate_inputs(rows[here]))
+            out.promise[here] = out.wanted[here] * model.expected_grade(out.scores[here].max(axis=1))
+        return out
+
+    def rank(self, turns: Turns) -> list[ScoredDialogue]:
+        """The best meme and its promise at every turn 2..T; a turn without a usable summary gets -inf."""
+        out = []
+        for dialogue, places in zip(turns.split.dialogues, turns.places, strict=True):
+            n = len(dialogue.summaries)
+            ranking = Ranking(np.full((n, 1), -1), np.full((n, 1), -np.inf), np.zeros((n, 1, 4)))
+            usable = places[:n] >= 0
+            if usable.any():
+                said = self.predict(turns, places[:n][usable])
+                ranking.memes[usable, 0] = retrieval.order(said.scores, turns.meme_ids)[:, 0]
+                ranking.scores[usable, 0] = said.promise
+            numbers = tuple(summary.turn for summary in dialogue.summaries)
+            out.append(ScoredDialogue(dialogue, numbers, np.zeros((n, 3, 0)), ranking))
         return out
 
     def save(self, path: Path) -> None:
@@ -224,81 +221,23 @@ def open_placement(run: Run, names: Sequence[str]) -> LearnedPlacement:
 # --- Applied to dialogues and chats
 
 
-@dataclass(frozen=True)
-class LearnedLibrary:
-    """The memes of a run as learned placement compares them: vectors [memes, 6, dim] for each encoder."""
-
-    placement: LearnedPlacement
-    encoders: Sequence[Encode]
-    meme_ids: Sequence[str]
-    memes: Sequence[np.ndarray]
-
-    def promises(
-        self, name: str, texts: Sequence[Sequence[str]], turns: Sequence[int], speakers: Sequence[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Position of each turn's best meme, and its promise, [turns] each.
-
-        `texts` are `turn_texts`, `turns` their numbers, `speakers` A, who opens, or B. `name` is that of the
-        dialogue: one that was learned from is judged by the model that did not see it.
-        """
-        means = zip(self.encoders, self.placement.turn_means, strict=True)
-        vectors = [encode_texts(texts, encode, "query", mean)[0] for encode, mean in means]
-        inputs = gate_inputs(vectors[0], turns, speakers)
-        names = [name] * len(texts)
-        scores, _, promise = self.placement.predict_vectors(names, vectors, self.memes, self.meme_ids, inputs)
-        return retrieval.order(scores, self.meme_ids)[:, 0], promise
-
-
-def open_library(
-    placement: LearnedPlacement,
-    memes: Mapping[str, Meme],
-    annotations: Sequence[Annotation],
-    encoders: Sequence[Encode],
-) -> LearnedLibrary:
-    """Encode what is known of all usable memes; each kind of text is centred by its own mean."""
-    usable = retrieval.usable_annotations(annotations)
-    texts = [meme_texts(memes[a.meme_id], a) for a in usable]
-    vectors = [encode_texts(texts, encode, "document")[0] for encode in encoders]
-    return LearnedLibrary(placement, encoders, [a.meme_id for a in usable], vectors)
-
-
-def score_by_learned(
-    run: Run, dialogues: Sequence[Dialogue], memes: Mapping[str, Meme], annotations: Sequence[Annotation]
-) -> list[ScoredDialogue]:
-    """`score_dialogues` by a run's library, for the gate of `retrieval.place`.
+def rank_dialogues(run: Run, split: Split) -> list[ScoredDialogue]:
+    """`LearnedPlacement.rank` of a run's dialogues, for `retrieval.place`.
 
     Nothing where the profile does not ask for `learned`; also, with a word, where its weights do not apply or
     the library is too large to compare every meme.
     """
     if LEARNED not in run.profile.retrieval.strategies:
         return []
-    embedders = [run.embedder(), run.embedder(run.profile.models.consistency_embedder)]
+    names, encoders = open_encoders(run)
     try:
-        if len(annotations) >= retrieval.FROM_MEMES:
+        if len(split.annotations) >= retrieval.FROM_MEMES:
             raise PlacementError("the library is too large to compare every meme: use greedy")
-        placement = open_placement(run, [embedder.name for embedder in embedders])
+        placement = open_placement(run, names)
     except PlacementError as error:
         print(f"no memes by {LEARNED}: {error}")
         return []
-    library = open_library(placement, memes, annotations, [embedder.encode for embedder in embedders])
-    return score_dialogues(library, dialogues)
-
-
-def score_dialogues(library: LearnedLibrary, dialogues: Sequence[Dialogue]) -> list[ScoredDialogue]:
-    """The best meme and its promise at every turn 2..T; a turn without a usable summary gets -inf."""
-    out = []
-    for dialogue in dialogues:
-        n, usable = len(dialogue.summaries), np.array([not s.unscored for s in dialogue.summaries])
-        ranking = Ranking(np.full((n, 1), -1), np.full((n, 1), -np.inf), np.zeros((n, 1, 4)))
-        if usable.any():
-            asked = [s for s in dialogue.summaries if not s.unscored]
-            texts = [turn_texts(Query(dialogue, s.turn).before, s) for s in asked]
-            turns, speakers = [s.turn for s in asked], [s.speaker for s in asked]
-            best, promise = library.promises(dialogue.dialogue_id, texts, turns, speakers)
-            ranking.memes[usable, 0], ranking.scores[usable, 0] = best, promise
-        turns = tuple(summary.turn for summary in dialogue.summaries)
-        out.append(ScoredDialogue(dialogue, turns, np.zeros((n, 3, 0)), ranking))
-    return out
+    return placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
 
 
 # --- Fitted on grades and marks, out of fold
@@ -391,7 +330,7 @@ def fit_gate(turns: Turns, rows: np.ndarray) -> np.ndarray | None:
     is_marked = np.isfinite(turns.marks[rows])
     rows, is_marked = rows[is_marked.any(axis=1)], is_marked[is_marked.any(axis=1)]
     at, marker = np.nonzero(is_marked)
-    x, y = turns.gate_inputs[rows[at]], turns.marks[rows[at], marker]
+    x, y = turns.gate_inputs(rows[at]), turns.marks[rows[at], marker]
     folds = [[np.flatnonzero(np.isin(rows[at], part)) for part in both] for both in inner_folds(turns, rows)]
     if not all(len(held_out) and len(np.unique(y[fit])) == 2 for fit, held_out in folds):
         return None
@@ -449,6 +388,6 @@ def on_this_machine(run: Run) -> Run:
 
 
 def open_encoders(run: Run) -> tuple[list[str], dict[str, Encode]]:
-    """Names of both embedders of a run, and what encodes; a vector that is not on record is made here."""
-    encoders = encoders_of(on_this_machine(run))
+    """Names of both embedders of a run, and what encodes."""
+    encoders = encoders_of(run)
     return [embedder_of(run.profile, name, run.read_dirs).name for name in encoders], encoders

@@ -18,7 +18,7 @@ from memecmd_utils import chats, drawing, reranking, retrieval, schemas
 from memecmd_utils.chats import ChatError, Context
 from memecmd_utils.drawing import SIGNS, ShownTurn, shown_meme, signed
 from memecmd_utils.files import MemecmdError, is_headless
-from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue, ScoreScale
+from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme, SummaryReply, describe_source
 from memecmd_utils.settings import Profile
@@ -76,31 +76,32 @@ class Explorer:
 
     def own(self) -> Knobs:
         """The profile's settings for the open dialogue, whose gate was fitted on the other half."""
-        knobs, gate = self.profile.retrieval, self.calibrated[self.half[self.open_id]].gate
+        knobs, fitted = self.profile.retrieval, self.calibrated[self.half[self.open_id]]
+        gate = Gate(fitted.theta0, fitted.penalty, fitted.decay)
         paper = [name for name in knobs.strategies if name not in (retrieval.LEARNED, retrieval.RERANKED)]
         return Knobs(tuple(knobs.weights), gate, knobs.top_k, (*paper, "greedy")[0])
 
-    def fit(self, half: str, weights: tuple[float, ...], gate: Gate) -> retrieval.Calibration:
+    def fit(self, half: str, weights: tuple[float, ...], gate: Gate) -> Gate:
         """Scale and theta0 for a half under these weights, Delta and lambda, fitted on the kept others."""
         of_run, own = self.calibrated[half], tuple(self.profile.retrieval.weights)
-        if (weights, gate.penalty, gate.decay) == (own, of_run.gate.penalty, of_run.gate.decay):
+        if (weights, gate.penalty, gate.decay) == (own, of_run.penalty, of_run.decay):
             return of_run
         others = [name for name in self.items if self.half[name] == of_run.fold] or list(self.items)
         top1 = [self.rank(name, weights, 1).scores[:, 0] for name in others]
-        rule = retrieval.rule_of(self.profile, gate.penalty)._replace(decay=gate.decay, theta0=None)
+        rule = replace(retrieval.rule_of(self.profile), theta0=None, penalty=gate.penalty, decay=gate.decay)
         rate, turns = self.profile.retrieval.wanted_rate, sum(map(len, top1))
         return retrieval.fit_gates(retrieval.pad(top1)[None], rule, rate, turns, of_run.fold)[0]
 
-    def scale(self, weights: tuple[float, ...]) -> ScoreScale:
+    def scale(self, weights: tuple[float, ...]) -> Gate:
         """The gate's scale for the open dialogue under these weights."""
         half = self.half[self.open_id]
-        return self.fit(half, weights, self.calibrated[half].gate).scale
+        return self.fit(half, weights, self.calibrated[half])
 
     def select(self, knobs: Knobs) -> View:
         """Rank, gate and place in the open dialogue."""
         item, ids = self.item, self.index.meme_ids
         ranking = self.rank(self.open_id, knobs.weights, knobs.top_k)
-        gate_scores = self.scale(knobs.weights).apply(ranking.scores[:, 0])
+        gate_scores = self.scale(knobs.weights).scaled(ranking.scores[:, 0])
         thresholds, sent = retrieval.simulate(gate_scores, knobs.gate)
         picks = {}
         for row, meme, rank in retrieval.pick_memes(
@@ -233,7 +234,7 @@ class DialogueTab:
 
     def _fit(self) -> None:
         knobs, half = self.knobs(), self.explorer.half[self.explorer.open_id]
-        theta0 = self.explorer.fit(half, knobs.weights, knobs.gate).gate.theta0
+        theta0 = self.explorer.fit(half, knobs.weights, knobs.gate).theta0
         self.put(knobs._replace(gate=replace(knobs.gate, theta0=theta0)))
 
     def _open(self) -> None:
@@ -315,7 +316,7 @@ class PasteTab:
         cards = [shown_meme(self.library.memes[n], self.first.pictures[n]) for n in names]
         rows = list(zip(cards, scores, parts, strict=True))
         self.best.value = str(drawing.parts().note(formula(knobs.weights))) + drawing.cards(rows)
-        score = float(self.first.explorer.scale(knobs.weights).apply(scores[0]))
+        score = float(self.first.explorer.scale(knobs.weights).scaled(scores[0]))
         sent = "sent" if score > knobs.gate.theta0 else "held back by the gate"
         self._show(
             pasted, names[0], f"the best meme, {sent}: {signed(score, 2)}, θ₀ {signed(knobs.gate.theta0, 2)}"

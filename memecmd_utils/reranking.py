@@ -157,13 +157,15 @@ def candidate_ids(ranking: Ranking, index: MemeIndex) -> list[list[str]]:
 
 def rank_chats(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[RankedChat]:
     """Dialogues with the memes that come into question: the best of the paper's score at every turn."""
-    chats = []
+    chats, start = [], 0
+    queries = np.concatenate([item.queries for item in scored])
+    best = candidate_ids(retrieval.top_k(index, queries, profile.retrieval.weights, depth(profile)), index)
     for item in scored:
         dialogue = item.dialogue
         names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
         lines = [(names[turn.speaker], turn.text) for turn in dialogue.turns]
-        best = retrieval.top_k(index, item.queries, profile.retrieval.weights, depth(profile))
-        chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, candidate_ids(best, index)))
+        memes = best[start : (start := start + len(item.turns))]
+        chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, memes))
     return chats
 
 

@@ -329,92 +329,57 @@ def candidates(scored: Sequence[ScoredDialogue], index: MemeIndex, source: str) 
 
 # --- The gate: whether a meme is sent at all (Eq. 23)
 
-Form = Literal["exponential", "linear", "fixed"]
-"""How the threshold falls after a meme; the paper's is exponential."""
 BISECTION_STEPS = 60
 EQUAL = 1e-9
 """Scores no further apart than this are equal: they are rounded to nine digits."""
+
+
+def exponential(passed: float) -> float:
+    """What is left of the penalty after decay times k turns, in the paper's form."""
+    return math.exp(-passed)
 
 
 @dataclass(frozen=True)
 class Gate:
     """theta_t = theta0 + penalty * exp(-decay * k), k turns after the session's last meme (Eq. 23).
 
-    Other forms, to compare with: `linear` takes off `decay` of the penalty a turn until none is left; `fixed`
-    has no penalty.
+    `left`: other forms, to compare with. A rule, of which `fit_gates` makes a gate, may leave theta0 open;
+    `scale` says whether it compares scores as they are (`raw`) or z = (T - mean) / std, by the best scores
+    that it is fitted on. `fold` is the half of the dialogues that these come from (`self`: its own).
     """
 
-    theta0: float
+    theta0: float | None
     penalty: float
     decay: float
-    form: Form = "exponential"
-
-    def rise(self, turns_since_last: float) -> float:
-        """How far theta_t lies above theta0; `math.inf`, no meme so far, gives 0 whatever the decay."""
-        if math.isinf(turns_since_last) or self.form == "fixed":
-            return 0.0
-        if self.form == "linear":
-            return self.penalty * max(0.0, 1 - self.decay * turns_since_last)
-        return self.penalty * math.exp(-self.decay * turns_since_last)
-
-
-class Trace(NamedTuple):
-    """What the gate did: threshold and decision at every turn."""
-
-    thresholds: np.ndarray
-    sent: np.ndarray
-
-
-@dataclass(frozen=True)
-class ScoreScale:
-    """z = (T - mean) / std of the top-1 scores on the calibration dialogues; (0, 1) is the raw scale."""
-
+    scale: Literal["standard", "raw"] = "raw"
+    left: Callable[[float], float] = exponential
     mean: float = 0.0
     std: float = 1.0
+    fold: str = "self"
 
-    def apply(self, scores: np.ndarray) -> np.ndarray:
-        """Put raw scores on this scale."""
+    def scaled(self, scores: np.ndarray) -> np.ndarray:
+        """Put raw scores on the gate's scale."""
         return (np.asarray(scores, dtype=np.float64) - self.mean) / self.std
-
-
-class Calibration(NamedTuple):
-    """A gate with its scale, and the half of the dialogues it was fitted on (`self`: its own)."""
-
-    gate: Gate
-    scale: ScoreScale
-    fold: str
-
-
-class GateRule(NamedTuple):
-    """How a gate is set: its scale, how its threshold rises and falls, and theta0 (None: it is fitted)."""
-
-    scale: Literal["standard", "raw"]
-    penalty: float
-    decay: float
-    form: Form = "exponential"
-    theta0: float | None = None
 
 
 class Gated(NamedTuple):
     """What gates did at turns [..., dialogues, longest]: scores on their scale, thresholds and decisions.
 
-    `folds` [dialogues]: on which half the gate of each was fitted. `fitted`: the gate of the dialogues of
-    each half, for every one of the sets of scores.
+    `fitted`: the gate of the dialogues of each half, for every one of the sets of scores.
     """
 
     scores: np.ndarray
     thresholds: np.ndarray
     sent: np.ndarray
-    folds: list[str]
-    fitted: dict[str, list[Calibration]]
+    fitted: dict[str, list[Gate]]
 
 
-def standard_scale(scores: np.ndarray) -> ScoreScale:
-    """Fit the scale on top-1 scores of any shape; -inf, no score, does not count. Equal scores give std 1."""
+def standard_scale(scores: np.ndarray) -> tuple[float, float]:
+    """Mean and deviation of best scores of any shape; -inf, no score, does not count. Equal scores have 1."""
     scores = scores[np.isfinite(scores)]
     if not len(scores):
         raise ValueError("calibration needs at least one scored turn")
-    return ScoreScale(float(scores.mean()), float(scores.std()) if np.ptp(scores) > EQUAL else 1.0)
+    return float(scores.mean()), float(scores.std()) if np.ptp(scores) > EQUAL else 1.0
 
 
 def pad(dialogues: Sequence[np.ndarray]) -> np.ndarray:
@@ -425,14 +390,16 @@ def pad(dialogues: Sequence[np.ndarray]) -> np.ndarray:
     return out
 
 
-def simulate(scores: np.ndarray, gate: Gate, theta0: np.ndarray | None = None) -> Trace:
-    """Run the gate over top-1 scores [..., turns] in order: a meme goes out if score > theta_t (Eq. 23).
+def simulate(
+    scores: np.ndarray, gate: Gate, theta0: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Thresholds and decisions over scaled best scores [..., turns]: a meme goes out if score > theta_t.
 
-    k counts turns since the last meme of the session, whoever sent it; a turn without a score (-inf) counts.
-    `theta0`, broadcast over the leading axes, takes the place of the gate's.
+    k counts turns since the last meme of the session, whoever sent it; a turn without a score (-inf) counts,
+    and before the first meme k is infinite. `theta0`, broadcast over the leading axes, replaces the gate's.
     """
     turns = scores.shape[-1]
-    rises = np.array([*(gate.rise(k) for k in range(turns)), 0.0])
+    rises = np.array([*(gate.penalty * gate.left(gate.decay * k) for k in range(turns)), 0.0])
     since = np.full(scores.shape[:-1], turns)  # the last of `rises`: no meme so far
     thresholds, sent = np.empty(scores.shape), np.zeros(scores.shape, dtype=bool)
     for turn in range(turns):
@@ -440,7 +407,7 @@ def simulate(scores: np.ndarray, gate: Gate, theta0: np.ndarray | None = None) -
         thresholds[..., turn] = (gate.theta0 if theta0 is None else theta0) + rises[since]
         sent[..., turn] = scores[..., turn] > thresholds[..., turn]
         since = np.where(sent[..., turn], 0, since)
-    return Trace(thresholds, sent)
+    return thresholds, sent
 
 
 def calibrate_theta0(
@@ -459,7 +426,7 @@ def calibrate_theta0(
     best, best_gap = high, np.full(high.shape, np.inf)
     for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
-        rate = simulate(scores, gate, middle[..., None]).sent.sum(axis=(-2, -1)) / turns
+        rate = simulate(scores, gate, middle[..., None])[1].sum(axis=(-2, -1)) / turns
         gap = np.abs(rate - wanted_rate)
         best, best_gap = np.where(gap < best_gap, middle, best), np.minimum(gap, best_gap)
         low, high = np.where(rate > wanted_rate, middle, low), np.where(rate > wanted_rate, high, middle)
@@ -472,38 +439,35 @@ def halves(dialogues: Sequence[Dialogue]) -> dict[str, str]:
     return {name: "ab"[position % 2] for position, (_, name) in enumerate(ordered)}
 
 
-def rule_of(profile: Profile, penalty: float | None = None) -> GateRule:
-    """The gate of a profile; `penalty` takes the place of its Delta."""
+def rule_of(profile: Profile, penalty: float | None = None) -> Gate:
+    """The gate of a profile, not fitted; `penalty` takes the place of its Delta."""
     knobs = profile.retrieval
     theta0 = None if knobs.theta0 == "auto" else knobs.theta0
     delta = knobs.threshold_penalty if penalty is None else penalty
-    return GateRule(knobs.score_scale, delta, knobs.threshold_decay, theta0=theta0)
+    return Gate(theta0, delta, knobs.threshold_decay, knobs.score_scale)
 
 
 def fit_gates(
-    top1: np.ndarray, rule: GateRule, rate: float | np.ndarray, turns: int, fold: str = "self"
-) -> list[Calibration]:
+    top1: np.ndarray, rule: Gate, rate: float | np.ndarray, turns: int, fold: str = "self"
+) -> list[Gate]:
     """A gate for each of several sets of best scores, [sets, dialogues, longest], of which `turns` count.
 
     Scale and theta0 are fitted on these scores, so that memes are sent at `rate` of the turns ([sets], or one
     for all); at a rate of 0 nothing is sent.
     """
-    scales = [standard_scale(scores) if rule.scale == "standard" else ScoreScale() for scores in top1]
-    gate = Gate(rule.theta0 or 0.0, rule.penalty, rule.decay, rule.form)
-    theta0 = np.full(len(top1), gate.theta0)
-    if rule.theta0 is None:
-        scaled = np.stack([scale.apply(scores) for scale, scores in zip(scales, top1, strict=True)])
-        theta0 = np.where(np.asarray(rate) > 0, calibrate_theta0(scaled, gate, rate, turns), np.inf)
-    return [
-        Calibration(replace(gate, theta0=theta), scale, fold)
-        for theta, scale in zip(theta0.tolist(), scales, strict=True)
-    ]
+    scales = [standard_scale(scores) if rule.scale == "standard" else (0.0, 1.0) for scores in top1]
+    gates = [replace(rule, mean=mean, std=std, fold=fold) for mean, std in scales]
+    if rule.theta0 is not None:
+        return gates
+    scaled = np.stack([gate.scaled(scores) for gate, scores in zip(gates, top1, strict=True)])
+    theta0 = np.where(np.asarray(rate) > 0, calibrate_theta0(scaled, rule, rate, turns), np.inf)
+    return [replace(gate, theta0=theta) for gate, theta in zip(gates, theta0.tolist(), strict=True)]
 
 
 def run_gate(
     top1: np.ndarray,
     dialogues: Sequence[Dialogue],
-    rule: GateRule,
+    rule: Gate,
     wanted_rate: float,
     like: np.ndarray | None = None,
     split: Mapping[str, str] | None = None,
@@ -520,7 +484,7 @@ def run_gate(
     turns = np.array([len(dialogue.summaries) for dialogue in dialogues])
     has_score = np.isfinite(sets).any(axis=(0, 2))
     scaled, thresholds, sent = np.full(sets.shape, -np.inf), np.empty(sets.shape), np.zeros(sets.shape, bool)
-    fitted: dict[str, list[Calibration]] = {}
+    fitted: dict[str, list[Gate]] = {}
     for mine, fold in (("a", "b"), ("b", "a")):
         here, is_training = half == mine, half == fold
         if not has_score[is_training].any():
@@ -529,12 +493,11 @@ def run_gate(
         if like is not None:
             rate = like.reshape(sets.shape)[:, is_training].sum(axis=(1, 2)) / max(1, n_turns)
         fitted[mine] = fit_gates(sets[:, is_training], rule, rate, n_turns, fold)
-        for number, (_, scale, _) in enumerate(fitted[mine]):
-            scaled[number, here] = scale.apply(sets[number, here])
-        theta0 = np.array([[calibration.gate.theta0] for calibration in fitted[mine]])
-        thresholds[:, here], sent[:, here] = simulate(scaled[:, here], fitted[mine][0].gate, theta0)
-    parts = (part.reshape(top1.shape) for part in (scaled, thresholds, sent))
-    return Gated(*parts, [fitted[name][0].fold for name in half], fitted)
+        for number, gate in enumerate(fitted[mine]):
+            scaled[number, here] = gate.scaled(sets[number, here])
+        theta0 = np.array([[gate.theta0] for gate in fitted[mine]])
+        thresholds[:, here], sent[:, here] = simulate(scaled[:, here], rule, theta0)
+    return Gated(*(part.reshape(top1.shape) for part in (scaled, thresholds, sent)), fitted)
 
 
 def gate_dialogues(
@@ -547,17 +510,6 @@ def gate_dialogues(
     top1, dialogues = pad([item.top1 for item in scored]), [item.dialogue for item in scored]
     rule, rate = rule_of(profile, penalty), profile.retrieval.wanted_rate
     return run_gate(top1, dialogues, rule, rate, split=split)
-
-
-def calibrated_gates(gated: Gated) -> dict[str, Any]:
-    """The calibrated gates: for each half, theta0, the scale, and the half they were fitted on."""
-    return {
-        half: {
-            "fitted_on": fold, "theta0": round(gate.theta0, 6), "penalty": gate.penalty, "decay": gate.decay,
-            "score_mean": round(scale.mean, 6), "score_std": round(scale.std, 6),
-        }
-        for half, ((gate, scale, fold),) in sorted(gated.fitted.items())
-    }  # fmt: skip
 
 
 # --- Strategies (Eq. 25): which meme is placed where
@@ -603,6 +555,7 @@ def place(
     """
     knobs, gated = profile.retrieval, gate_dialogues(scored, profile, split=split)
     learned_gated = gate_dialogues(by_learned, profile, LEARNED_PENALTY, split) if by_learned else gated
+    half_of = split or halves([item.dialogue for item in scored])
     chosen = {(c.dialogue_id, c.turn): c for c in choices if c.meme_id}
     place_of = {meme: place for place, meme in enumerate(index.meme_ids)}
     out: list[Placement] = []
@@ -632,7 +585,8 @@ def place(
                         score=round(float(parts @ knobs.weights), 9) if np.isfinite(item.top1[row]) else None,
                         gate_score=float(gates.scores[number, row]) if decided else None,
                         threshold=float(gates.thresholds[number, row]) if decided else None,
-                        fold=gates.folds[number] if decided else "none", reason=reasons.get(row, ""),
+                        fold=gates.fitted[half_of[name]][0].fold if decided else "none",
+                        reason=reasons.get(row, ""),
                         source="computed", profile=profile.name, seed=profile.seed,
                     )
                 )  # fmt: skip
@@ -647,17 +601,17 @@ def closed_gate(
 ) -> str:
     """Why no strategy that asks the gate sends a meme in a run, in a sentence; empty where one does.
 
-    `gates` are those of `calibrated_gates`.
+    `gates` are those of `gates.json`.
     """
     gated = set(profile.retrieval.strategies) - {"random", LEARNED, RERANKED}
     if not gated or not candidates or any(placed.strategy in gated for placed in placements):
         return ""
-    best = max(candidates, key=lambda candidate: candidate.score)
-    highest = max((best.score - gate["score_mean"]) / gate["score_std"] for gate in gates.values())
+    best = max(candidate.score for candidate in candidates)
+    highest = max((best - gate["score_mean"]) / gate["score_std"] for gate in gates.values())
     return (
-        f"The gate never opens, so {', '.join(sorted(gated))} send nothing: under the embedder {best.source} "
-        f"no score is above {highest:.2f}, and the threshold never falls below theta0 = "
-        f"{min(gate['theta0'] for gate in gates.values()):.2f}; theta0=auto fits it to `wanted_rate`"
+        f"The gate never opens, so {', '.join(sorted(gated))} send nothing: no score is above {highest:.2f}, "
+        f"and the threshold never falls below theta0 = {min(gate['theta0'] for gate in gates.values()):.2f}; "
+        "theta0=auto fits it to `wanted_rate`"
     )
 
 

@@ -17,7 +17,7 @@ from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import POOL, GroundTruth, Key, load_truth, read_grades, truth_of_run
 from memecmd_utils.library import example_memes
-from memecmd_utils.retrieval import Encode, Gated, GateRule, centre, halves
+from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
@@ -219,9 +219,9 @@ def gate_inputs(vectors: np.ndarray, turns: Sequence[int], speakers: Sequence[st
 
     `vectors` [turns, 6, dim] are the first embedder's, `speakers` are A, who opens, and B.
     """
-    chosen = vectors[:, GATE_TEXTS].reshape(len(vectors), -1).astype(np.float64)
+    chosen = vectors[:, GATE_TEXTS].reshape(len(vectors), len(GATE_TEXTS) * vectors.shape[2])
     number = np.minimum(np.asarray(turns, dtype=np.float64), LAST_TURN) / LAST_TURN
-    return np.column_stack([chosen, number, np.asarray(speakers) == "A"])
+    return np.column_stack([chosen.astype(np.float64), number, np.asarray(speakers) == "A"])
 
 
 # --- Matrices
@@ -243,21 +243,6 @@ class Turns:
     every: bool = False
     means: Sequence[np.ndarray] = ()
 
-    @property
-    def dialogues(self) -> Sequence[Dialogue]:
-        """All dialogues, also those without a usable summary."""
-        return self.split.dialogues
-
-    @property
-    def memes(self) -> Mapping[str, Meme]:
-        """Memes by id, also those that are not usable."""
-        return self.split.memes
-
-    @property
-    def truth(self) -> GroundTruth:
-        """Marks and grades."""
-        return self.split.truth
-
     @cached_property
     def annotations(self) -> list[Annotation]:
         """Of the usable memes."""
@@ -266,12 +251,12 @@ class Turns:
     @cached_property
     def asked(self) -> list[Query]:
         """The turns."""
-        return [Query(d, s.turn) for d in self.dialogues for s in d.summaries if not s.unscored]
+        return [Query(d, s.turn) for d in self.split.dialogues for s in d.summaries if not s.unscored]
 
     @cached_property
     def summaries(self) -> list[Summary]:
         """Of the turns."""
-        return [s for dialogue in self.dialogues for s in dialogue.summaries if not s.unscored]
+        return [s for dialogue in self.split.dialogues for s in dialogue.summaries if not s.unscored]
 
     @cached_property
     def keys(self) -> list[Key]:
@@ -301,7 +286,7 @@ class Turns:
     @cached_property
     def half(self) -> np.ndarray:
         """`a` or `b`, [turns]."""
-        split = halves(self.dialogues)
+        split = halves(self.split.dialogues)
         return np.array([split[name] for name in self.clusters])
 
     @cached_property
@@ -318,8 +303,10 @@ class Turns:
     @cached_property
     def places(self) -> np.ndarray:
         """Row of every turn 2..T, [dialogues, longest]; -1 without a usable summary and past the end."""
-        out = np.full((len(self.dialogues), max((len(d.summaries) for d in self.dialogues), default=0)), -1)
-        for places, dialogue in zip(out, self.dialogues, strict=True):
+        out = np.full(
+            (len(self.split.dialogues), max((len(d.summaries) for d in self.split.dialogues), default=0)), -1
+        )
+        for places, dialogue in zip(out, self.split.dialogues, strict=True):
             for place, summary in enumerate(dialogue.summaries):
                 places[place] = self.row.get((dialogue.dialogue_id, summary.turn), -1)
         return out
@@ -327,11 +314,11 @@ class Turns:
     @cached_property
     def grades(self) -> np.ndarray:
         """Mean grade (0-2) of the graders, [turns, memes]; nan where nobody graded."""
-        return self._matrix(self.truth.every if self.every else self.truth.grades)
+        return self._matrix(self.split.truth.every if self.every else self.split.truth.grades)
 
     def grades_of(self, grader: str) -> np.ndarray:
         """Grades of one grader of the first batch, [turns, memes]; nan where they gave none."""
-        return self._matrix([grade for grade in self.truth.grades if grade.grader == grader])
+        return self._matrix([grade for grade in self.split.truth.grades if grade.grader == grader])
 
     def _matrix(self, given: Sequence[Grade]) -> np.ndarray:
         means = grades.mean_grades(given)
@@ -351,9 +338,9 @@ class Turns:
     @cached_property
     def marks(self) -> np.ndarray:
         """Whether each marker would send a meme, [turns, markers]: 1 or 0; nan where they did not look."""
-        sends = {(m.dialogue_id, m.turn, m.marker): float(m.send) for m in self.truth.marks}
-        rows = [[sends.get((*key, name), np.nan) for name in self.truth.markers] for key in self.keys]
-        return np.array(rows, dtype=float).reshape(len(self.keys), len(self.truth.markers))
+        sends = {(m.dialogue_id, m.turn, m.marker): float(m.send) for m in self.split.truth.marks}
+        rows = [[sends.get((*key, name), np.nan) for name in self.split.truth.markers] for key in self.keys]
+        return np.array(rows, dtype=float).reshape(len(self.keys), len(self.split.truth.markers))
 
     @cached_property
     def _terms(self) -> dict[tuple[str, str], np.ndarray]:
@@ -379,7 +366,7 @@ class Turns:
         terms = self.terms(next(iter(self.encoders)), knobs.centring)
         return np.round(retrieval.combine(terms, knobs.weights), 9)
 
-    def gate(self, top1: np.ndarray, rule: GateRule, like: np.ndarray | None = None) -> Gated:
+    def gate(self, top1: np.ndarray, rule: Gate, like: np.ndarray | None = None) -> Gated:
         """`retrieval.run_gate` on best scores [..., turns]; its scores, thresholds and decisions likewise.
 
         Turns without a usable summary have no row here and count as everywhere. `like`, booleans of the same
@@ -389,7 +376,7 @@ class Turns:
         scores = np.where(where >= 0, top1[..., where], -np.inf)
         sent = None if like is None else (where >= 0) & like[..., where]
         rate = self.profile.retrieval.wanted_rate
-        gated = retrieval.run_gate(scores, self.dialogues, rule, rate, sent)
+        gated = retrieval.run_gate(scores, self.split.dialogues, rule, rate, sent)
         rows, parts = where[where >= 0], []
         for part in gated[:3]:
             parts.append(np.empty_like(part, shape=top1.shape))
@@ -412,14 +399,14 @@ class Turns:
     @cached_property
     def meme_vectors(self) -> list[np.ndarray]:
         """Of each embedder: vectors [memes, 6, dim] of `MEME_TEXTS`, each kind centred by its own mean."""
-        texts = [meme_texts(self.memes[a.meme_id], a) for a in self.annotations]
+        texts = [meme_texts(self.split.memes[a.meme_id], a) for a in self.annotations]
         return [encode_texts(texts, encode, "document")[0] for encode in self.encoders.values()]
 
-    @cached_property
-    def gate_inputs(self) -> np.ndarray:
-        """What the gate of learned placement reads, [turns, inputs]."""
-        numbers, speakers = [s.turn for s in self.summaries], [s.speaker for s in self.summaries]
-        return gate_inputs(self.turn_vectors[0][0], numbers, speakers)
+    def gate_inputs(self, rows: np.ndarray) -> np.ndarray:
+        """What the gate of learned placement reads of some turns, [rows, inputs]."""
+        asked = [self.summaries[row] for row in rows]
+        vectors = self.turn_vectors[0][0][rows]
+        return gate_inputs(vectors, [s.turn for s in asked], [s.speaker for s in asked])
 
     @cached_property
     def cosines(self) -> np.ndarray:

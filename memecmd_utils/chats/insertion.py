@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 from markupsafe import Markup
 
-from memecmd_utils import files, learned, reranking, retrieval, runs
+from memecmd_utils import files, reranking, retrieval, runs
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.readers import OWN, Export, counted
@@ -25,10 +25,12 @@ from memecmd_utils.chats.turns import (
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.embedders import embedder_of
+from memecmd_utils.grades import POOL
 from memecmd_utils.retrieval import LEARNED, RERANKED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Choice, Dialogue, Placement, Summary, SummaryReply, Turn
 from memecmd_utils.settings import Strategy
+from memecmd_utils.splits import Split, Turns
 
 
 class Chat(NamedTuple):
@@ -262,13 +264,11 @@ def _place(chats: Sequence[Chat], library: Library, strategy: Strategy, asking: 
     if strategy == LEARNED:
         models = run.profile.models
         both = (models.embedder, models.consistency_embedder)
-        encoders = [library.encode, encoder(run, asking, models.consistency_embedder)]
-        placement = learned.open_placement(
-            run, [embedder_of(run.profile, n, run.read_dirs).name for n in both]
-        )
-        by_learned = learned.score_dialogues(
-            learned.open_library(placement, library.memes, run.load(Annotation), encoders), dialogues
-        )
+        encoders = dict(zip(both, (library.encode, encoder(run, asking, both[1])), strict=True))
+        names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
+        placement = learned.open_placement(run, names)
+        split = Split(run.name, dialogues, library.memes, run.load(Annotation), {POOL: []})
+        by_learned = placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
     elif strategy == RERANKED:
         ranked = [
             of_chat._replace(lines=[(turn.speaker, turn.text) for turn in chat.spoken])

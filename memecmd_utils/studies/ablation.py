@@ -55,7 +55,7 @@ def by_source(data: Turns) -> dict[str, Turns]:
 
     def with_texts(text_of: Callable[[list[str]], str]) -> Turns:
         dialogues = []
-        for dialogue in data.dialogues:
+        for dialogue in data.split.dialogues:
             texts = [turn.text for turn in dialogue.turns]
             summaries = [
                 summary.model_copy(update=dict.fromkeys(QUERY_FIELDS, text_of(texts[: summary.turn - 1])))

@@ -188,12 +188,12 @@ class Senders:
 def grade_split(
     run: Run,
     split: Split,
-    pool: Sequence[Grade],
+    pool: Mapping[Key, Mapping[str, float]],
     placement: LearnedPlacement,
     encoders: Mapping[str, Encode],
     choices: Mapping[str, Sequence[Choice]],
 ) -> Senders:
-    """Encode a split, and let everybody say what they have not seen; `pool` are grades for the baselines."""
+    """Encode a split, and let everybody say what they have not seen; the baselines have the mean grades of `pool`."""
     data = Turns(split, run.profile, encoders, every=True, means=placement.turn_means)
     sums = [grades.elsewhere(pool, data.clusters, data.meme_ids, worth) for worth in (float, grades.fits)]
     alone = placement.chat_alone().predict(data).scores
@@ -208,11 +208,12 @@ def grade_run(run: Run) -> list[Senders]:
     """
     graded, arrays = [], {}
     try:
-        names, encoders = learned.open_encoders(run)
+        names, encoders = learned.open_encoders(learned.on_this_machine(run))
         placement, splits = learned.open_placement(run, names), splits_of_run(run)
         # What baselines count: no grade that was asked for because of them.
         batches = splits[0].grades if splits else {}
-        pool = [g for batch, given in batches.items() if batch != grades.LATER[-1] for g in given]
+        given = [g for batch, of_batch in batches.items() if batch != grades.LATER[-1] for g in of_batch]
+        pool = grades.mean_grades(given)
         graded = [
             grade_split(run, s, pool, placement, encoders, reranking.choices_of(run, s)) for s in splits
         ]
@@ -321,7 +322,7 @@ def difference(senders: Senders, ours: Sent, theirs: Sent, measure: str, paired:
 def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """How often everybody sends, how far apart, and the kappa of the turns with each marker."""
     data, names = senders.data, np.array(senders.data.clusters)
-    markers = dict(zip(data.truth.markers, data.marks.T, strict=True))
+    markers = dict(zip(data.split.truth.markers, data.marks.T, strict=True))
     for who, at in {**{who: at for who, at in senders.turns.items() if who != ALL}, **markers}.items():
         asked = np.isfinite(senders.chosen.get(who, at))
         sends = np.nan_to_num(at) > 0
@@ -361,13 +362,15 @@ def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
 
 def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """How many choices fell on each quarter of the list, and p that all quarters are alike."""
-    from scipy.stats import chisquare
+    from scipy.special import chdtrc
 
     for who, choices in senders.choices.items():
         quarters = Counter((c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id)
         counts = [quarters[place] for place in range(len(QUARTERS))]
         at = dict(zip(QUARTERS, counts, strict=True))
-        yield {"who": who, "choices": sum(counts), **at, "p": chisquare(counts).pvalue}
+        expected = sum(counts) / len(QUARTERS)
+        chi_square = np.sum((np.array(counts) - expected) ** 2) / max(expected, 1)
+        yield {"who": who, "choices": sum(counts), **at, "p": chdtrc(len(QUARTERS) - 1, chi_square)}
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -416,10 +419,12 @@ def fit_run(run: Run, path: Path | None = None) -> str:
             f"learned placement needs graded memes in {learned.FOLDS} or more dialogues of each kind; here "
             f"are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
         )
-    names, encoders = learned.open_encoders(run)
+    names, encoders = learned.open_encoders(learned.on_this_machine(run))
     placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
-    tables = tabulate(run, [grade_split(run, split, first, placement, encoders, {})], stem="fitted")
+    tables = tabulate(
+        run, [grade_split(run, split, grades.mean_grades(first), placement, encoders, {})], stem="fitted"
+    )
     columns = ["where", "who", "memes", "mean grade", "fits", "lands", "specificity"]
     ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]
     if placement.model.gate is not None:

@@ -1,6 +1,7 @@
 """When a meme is sent: the form of the threshold (Study 4), and how often memes repeat."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,11 +25,11 @@ def sent_by_form(data: Turns) -> tuple[dict[str, np.ndarray], np.ndarray]:
     Each theta0 is fitted to the run's wanted rate on the other half of the dialogues.
     """
     best = retrieval.order(data.scores, data.meme_ids)[:, 0]
-    own = retrieval.rule_of(data.profile)._replace(theta0=None)
+    own = replace(retrieval.rule_of(data.profile), theta0=None)
     rules = {
         BASE: own,
-        "linear": own._replace(form="linear", decay=1 / LINEAR_TURNS),
-        "fixed": own._replace(form="fixed", penalty=0.0),
+        "linear": replace(own, left=lambda passed: max(0.0, 1 - passed), decay=1 / LINEAR_TURNS),
+        "fixed": replace(own, penalty=0.0),
     }
     top1 = data.scores[np.arange(len(best)), best]
     return {form: data.gate(top1, rule).sent for form, rule in rules.items()}, best
@@ -51,10 +52,10 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     rows, differences, measured = [], [], {}
     by_form, best = sent_by_form(data) if data.asked and data.annotations else ({}, np.empty(0, dtype=int))
-    turns = [(d.dialogue_id, s.turn) for d in data.dialogues for s in d.summaries]
+    turns = [(d.dialogue_id, s.turn) for d in data.split.dialogues for s in d.summaries]
     graded = data.grades[np.arange(len(best)), best]  # of the best meme of every turn
-    values = np.nan_to_num(graded) if data.truth.grades else graded
-    markers = {f"kappa with {name}": data.truth.turns_of(name) for name in data.truth.markers}
+    values = np.nan_to_num(graded) if data.split.truth.grades else graded
+    markers = {f"kappa with {name}": data.split.truth.turns_of(name) for name in data.split.truth.markers}
 
     def mean(top: np.ndarray, over: np.ndarray) -> statistics.LeftOut:
         return statistics.ratio(*(statistics.sums(x, data.clusters, list(data.rows_of)) for x in (top, over)))
@@ -66,7 +67,7 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
             "mean gap": mean(np.nan_to_num(gap), np.isfinite(gap)),
             "mean grade": mean(np.where(sent, values, 0.0), sent),
         }
-        judged = np.isfinite(graded[sent]).mean() if places and data.truth.grades else np.nan
+        judged = np.isfinite(graded[sent]).mean() if places and data.split.truth.grades else np.nan
         rows.append(
             {
                 "form": form, "memes": len(places), "rate": statistics.share(len(places) / len(turns)),

@@ -6,6 +6,7 @@ Nature Human Behaviour 4).
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import pandas as pd
 
 from memecmd_utils import consistency, grades, retrieval, statistics
 from memecmd_utils.grades import CENTRINGS, DEPTH
-from memecmd_utils.retrieval import GateRule
+from memecmd_utils.retrieval import Gate
 from memecmd_utils.splits import Turns
 from memecmd_utils.studies import selection
 
@@ -27,9 +28,9 @@ TENTHS = np.array([w for w in product(range(11), repeat=4) if sum(w) == 10]) / 1
 """All weights on the simplex in steps of 0.1, [286, 4], from which `FITTED` ones are taken."""
 KS = (3, 5)
 GATES = {
-    "standard, fitted": GateRule("standard", 1.0, 1.0),
-    "raw, fitted": GateRule("raw", 0.2, 1.0),
-    "raw, paper's": GateRule("raw", 0.2, 1.0, theta0=0.7),
+    "standard, fitted": Gate(None, 1.0, 1.0, "standard"),
+    "raw, fitted": Gate(None, 0.2, 1.0),
+    "raw, paper's": Gate(0.7, 0.2, 1.0),
 }
 
 
@@ -120,7 +121,7 @@ def open_gates(data: Turns, top1: np.ndarray) -> dict[str, tuple[np.ndarray, np.
     found = {}
     for name, rule in GATES.items():
         own = data.gate(top1, rule).sent
-        plain = rule._replace(penalty=0.0, form="fixed", theta0=None)
+        plain = replace(rule, penalty=0.0, theta0=None)
         found[name] = own, data.gate(top1, plain, own if rule.theta0 else None).sent
     return found
 
@@ -134,7 +135,7 @@ def measures(data: Turns) -> dict[str, dict[str, np.ndarray]]:
     Each grader with ungraded memes as 0 or left out, and consistency of the caption with a turn's text.
     """
     out, names = {}, list(data.encoders)
-    for grader in data.truth.graders:
+    for grader in data.split.truth.graders:
         given = data.grades_of(grader)
         worth, is_graded = np.nan_to_num(given), np.isfinite(given)
         out[f"{grader}, ungraded as 0"] = dict.fromkeys(names, np.array([worth, np.ones_like(worth)]))
@@ -153,7 +154,7 @@ def text_consistency(data: Turns, embedder: str, back: int) -> np.ndarray:
 
     A meme without any words has nan.
     """
-    words = [consistency.meme_words(data.memes[name]) for name in data.meme_ids]
+    words = [consistency.meme_words(data.split.memes[name]) for name in data.meme_ids]
     texts = [q.dialogue.turns[q.turn - 1 - back].text for q in data.asked]
     encode, able = data.encoders[embedder], [i for i, text in enumerate(words) if text]
     out = np.full((len(texts), len(words)), np.nan)
@@ -234,7 +235,7 @@ def _parts_by_worth(
     Sampling is the mean over the top K, Random the mean over the library, out of which cancels how often it
     sends. `opened` [turns]: where each gate opens.
     """
-    kind_of = {d.dialogue_id: d.kind for d in data.dialogues}
+    kind_of = {d.dialogue_id: d.kind for d in data.split.dialogues}
     kinds = [np.array([kind_of[name] == kind for name in data.rows_of]) for kind in ("news", "role")]
     library, turns = worth.mean(axis=2), np.arange(len(top))[:, None]  # [2, turns]
     firsts = [worth[:, turns, top[:, :k]].mean(axis=2) for k in (1, *KS)]
