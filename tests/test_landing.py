@@ -147,21 +147,10 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
     assert ranking.loc["learned", "R@1"].value == pytest.approx(2 / 3, abs=0.02)
     gain = ranking.loc["learned", "nDCG@5"].value - ranking.loc[landing.PAPER, "nDCG@5"].value
     assert ranking.loc["learned minus the paper's score", "nDCG@5"].value == pytest.approx(gain)
-    assert landing.quoted(run)["placed"][0]["split"] == "untouched"
-
-
-def test_choices_are_counted_by_their_place_in_the_list(made: Senders) -> None:
-    (row,) = landing.place_rows(made)
+    quoted = landing.quoted(run)  # with the tables of what was asked once, which no run changes
+    assert quoted["placed"][0]["split"] == "untouched" and quoted["settings"][0]["memes"] == 33
+    (row,) = found["places"].to_dict("records")
     assert row["choices"] == 2 * N_DIALOGUES == row["first quarter"] and row["p"] < 1e-6
-
-
-def test_tables_that_stay_as_they_are_stand_beside_those_of_a_run(made: Senders, tmp_path: Path) -> None:
-    run = Run("made", made.data.profile, tmp_path / "run", tmp_path / "report")
-    landing.tabulate(run, [made])
-    quoted = landing.quoted(run)
-    assert {"settings", "in_sequence", "screenshots", "sighted"} < set(quoted)
-    first = quoted["settings"][0]
-    assert (first["split"], first["setting"], first["memes"]) == ("untouched", "K = 20", 33)
 
 
 def test_sums_of_grades_leave_a_dialogue_s_own_out() -> None:

@@ -109,6 +109,14 @@ def test_texts_of_a_turn_and_of_a_meme_stand_in_their_order() -> None:
     )  # fmt: skip
 
 
+def test_a_long_chat_is_no_reason_to_send_at_every_turn() -> None:
+    inputs = splits.gate_inputs(np.arange(24, dtype=np.float32).reshape(2, 6, 2), [9, 1080], ["A", "B"])
+    assert inputs[0].tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 0.5, 1] and inputs[1, -2:].tolist() == [
+        1,
+        0,
+    ]
+
+
 def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_nothing() -> None:
     rows = [("a", "x"), ("b", " "), ("c", "z")]
     vectors, means = splits.encode_texts(rows, made_up.vectors, "query")
@@ -122,13 +130,6 @@ def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_noth
     assert not vectors[1, 1].any()
     again, _ = splits.encode_texts(rows[:1], made_up.vectors, "query", means)
     assert np.allclose(again, vectors[:1], atol=1e-6)
-
-
-def test_the_gate_reads_five_texts_the_number_up_to_18_and_the_speaker() -> None:
-    vectors = np.arange(24, dtype=np.float32).reshape(2, 6, 2)
-    found = splits.gate_inputs(vectors, [9, 1080], ["A", "B"])
-    assert found[0].tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 0.5, 1]
-    assert found[1, -2:].tolist() == [1.0, 0]  # a long chat is no reason to send at every turn
 
 
 def test_promise_is_the_chance_that_one_is_wanted_times_the_grade_to_expect() -> None:
@@ -227,19 +228,6 @@ def test_folds_are_dealt_by_dialogue_and_kind(turns: Turns) -> None:
     for kind in ("news", "role"):
         of_kind = {n: f for n, f, k in zip(turns.clusters, fold, turns.kinds, strict=True) if k == kind}
         assert sorted(of_kind.values()) == sorted(list(range(5)) * 2)
-
-
-@pytest.mark.parametrize("ungraded", [0.0, 0.3])
-def test_ridge_is_the_closed_form_on_differences_within_turns(turns: Turns, ungraded: float) -> None:
-    x, weights = turns.cosines.astype(float), np.where(np.isnan(turns.grades), ungraded, 1.0)
-    y, total = np.nan_to_num(turns.grades), weights.sum(axis=1, keepdims=True)
-    y = y - (weights * y).sum(axis=1, keepdims=True) / total
-    x = x - (weights[..., None] * x).sum(axis=1, keepdims=True) / total[..., None]
-    x, y, w = x.reshape(-1, 72), y.ravel(), weights.ravel()
-    fitted = learned.ridge(turns.cosines, turns.grades, (3.0, 30.0), ungraded)
-    for penalty, mine in zip((3.0, 30.0), fitted, strict=True):
-        solved = np.linalg.solve((x.T * w) @ x + penalty * np.eye(72), (x.T * w) @ y)
-        assert np.allclose(mine.ravel(), solved, atol=1e-5)
 
 
 def ndcg(turns: Turns, placement: LearnedPlacement) -> float:
