@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from memecmd_utils import retrieval, statistics
 from memecmd_utils.files import data_url, paths
 from memecmd_utils.llm import chat as llm_chat

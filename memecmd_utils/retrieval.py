@@ -549,7 +549,7 @@ def place(
 ) -> list[Placement]:
     """Place memes in all dialogues under every strategy of the profile, at turns 2..T.
 
-    `by_learned` is what `learned.score_by_learned` made of the same dialogues, in their order; without it
+    `by_learned` is what `learned.rank_dialogues` made of the same dialogues, in their order; without it
     nothing is placed by `learned`. Its promise goes through the same gate, without a rise after a meme.
     `choices` are those of `reranking.choose_memes`, which ask no gate. `split` are other `halves`.
     """

