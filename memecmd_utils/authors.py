@@ -1,0 +1,331 @@
+"""The authors' own release of MemeCMD (2507.00891), read as our records: chats, memes, placements, scores.
+
+The release is GitHub `Nahtreom/MemeVerse`, fetched by `make paper-data` or named by `RELEASE=DIR`. It has six
+sets of dialogues (news or roles; 6, 12 or 18 turns), each generated for itself, and for each set three
+strategies. What does not fit is counted and named in `Release.notes`; a file that cannot be read is an error.
+Texts, annotations and pictures of the release stay outside this repository.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memecmd_utils.files import MemecmdError
+from memecmd_utils.schemas import Annotation, Dialogue, Placement, Speaker, Summary, Turn
+
+STRATEGIES = {"greedy": "GreedySelection", "sampling": "Diversity-awareSelection", "random": "Random"}
+"""Our names of the strategies and theirs; Diversity-aware is the paper's Sampling."""
+GENERATOR = "model gpt-4.1 (authors' release)"
+"""Who wrote the dialogues, as `version_info.json` says."""
+RELEASED = "authors' release"
+ANNOTATION = {"s_plus": "1", "s_minus": "2", "emotion": "3", "motivation": "4"}
+"""Fields of an annotation and their keys in `final_result.json`."""
+SUMMARY = {
+    "scenario": "current_chat_scenario",
+    "emotion": "suitable_emotion_semantics",
+    "motivation": "psychological_motivation",
+}
+"""Fields of a summary and their keys in the release."""
+PERSON = re.compile(r"(.+?)\s*[(（]\s*\d+\s*岁*\s*[)）]")
+"""A name with its age, as `scenario_info.characters` has them."""
+NEIGHBOURS = 3
+"""Summaries stand as they came: dialogues of one id that lie nearer than this may have swapped theirs."""
+
+
+class ReleaseUnreadable(MemecmdError, ValueError):
+    """The release or one of its files is not there or not in its form; the message says what to do."""
+
+
+class Set(NamedTuple):
+    """One of the six sets: `kind` of cold start and number of turns."""
+
+    kind: str
+    n_turns: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.n_turns}"
+
+    def placed(self, strategy: str) -> str:
+        """File of the dialogues with the memes of a strategy."""
+        return f"Dialogs_with_meme/{self.kind}_based_{self.n_turns}_turns_{STRATEGIES[strategy]}.json"
+
+    def judged(self, strategy: str) -> str:
+        """File of the judge's scores."""
+        return f"metric/score_gpt4o/{self.kind}_based_{self.n_turns}_turns_{STRATEGIES[strategy]}.json"
+
+    def compared(self, strategy: str) -> str:
+        """File of Chinese-CLIP's cosines."""
+        return f"metric/clip-score/{self.kind}_based_{self.n_turns}_turns_{STRATEGIES[strategy]}_result.json"
+
+    @property
+    def spoken(self) -> str:
+        """File of the dialogues without memes, under the ids that the summaries use."""
+        return f"Dialogs/{self.kind}_based/generated_dialogs_{self.n_turns}turns.json"
+
+    @property
+    def summarised(self) -> str:
+        """File of the summaries."""
+        return f"Summary/{self.kind}_based/generated_dialogs_{self.n_turns}turns_summaries.json"
+
+
+SETS = tuple(Set(kind, n_turns) for kind in ("news", "role") for n_turns in (6, 12, 18))
+MEMES = "Meme Warehouse/final_result.json"
+
+
+class Score(NamedTuple):
+    """The judge's score (0-100) of a whole dialogue under a strategy."""
+
+    dialogue_id: str
+    strategy: str
+    score: float
+
+
+class Cosine(NamedTuple):
+    """Chinese-CLIP's cosine of a placed meme and the text of its speaker after it."""
+
+    dialogue_id: str
+    turn: int
+    strategy: str
+    meme_id: str
+    cosine: float
+
+
+@dataclass
+class Release:
+    """What a release holds, as our records; a meme's id is its file name."""
+
+    folder: Path
+    annotations: list[Annotation] = field(default_factory=list)
+    dialogues: list[Dialogue] = field(default_factory=list)
+    placements: list[Placement] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    cosines: list[Cosine] = field(default_factory=list)
+    sets: dict[str, Set] = field(default_factory=dict)
+    """The set of each dialogue by its id."""
+    missing: list[str] = field(default_factory=list)
+    """Files that a whole release has and this one has not."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What did not fit, and how often."""
+
+
+def read_release(folder: Path) -> Release:
+    """Read all sets that a release holds, in the order of `SETS` and of their files.
+
+    Raises `ReleaseUnreadable` for a folder without any dialogues, for a file that is no list of objects, and
+    for an object that lacks a key. A missing file, a repeated id, a meme that has no annotation and whatever
+    cannot be joined is counted.
+    """
+    if not any((folder / placed).is_file() for part in SETS for placed in map(part.placed, STRATEGIES)):
+        raise ReleaseUnreadable(
+            f"{folder} holds no dialogues of the authors' release ({SETS[0].placed('greedy')} and its like): "
+            "run `make paper-data`, or name a clone of it with RELEASE=DIR"
+        )
+    release, described = Release(folder), {}
+    for row in _rows(release, MEMES, "figure", *ANNOTATION.values()):
+        texts = {name: row[key] for name, key in ANNOTATION.items()}
+        release.notes["annotations of a file name that has one"] += row["figure"] in described
+        described.setdefault(row["figure"], Annotation(meme_id=row["figure"], source=RELEASED, **texts))
+    release.annotations = list(described.values())
+    for part in SETS:
+        _read_set(release, part)
+    placed = {p.meme_id for p in release.placements}
+    release.notes["placed memes without an annotation"] += len(placed - described.keys())
+    release.notes = +release.notes  # what did not happen is no note
+    return release
+
+
+def _rows(release: Release, name: str, *keys: str) -> list[dict[str, Any]]:
+    """The objects of a file, each with at least these keys; none of a file that is not there."""
+    path = release.folder / name
+    if not path.is_file():
+        release.missing.append(name)
+        return []
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise ReleaseUnreadable(f"{name} is no whole JSON file ({error}): fetch it again") from error
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
+        absent = [key for key in keys if key not in row] if isinstance(row, dict) else list(keys)
+        if absent:
+            raise ReleaseUnreadable(f"{name}: object {number} has no {', '.join(map(repr, absent))}")
+    return rows
+
+
+def _read_set(release: Release, part: Set) -> None:
+    keys = ("dialog_id", "content", "full_dialog")
+    by_strategy = {name: _rows(release, part.placed(name), *keys) for name in STRATEGIES}
+    first = next((rows for rows in by_strategy.values() if rows), [])
+    if not first:
+        return
+    ids = _ids(release, part, first)
+    summaries = _summaries(release, part, first)
+    for name, row, said in zip(ids, first, summaries, strict=True):
+        release.sets[name] = part
+        release.dialogues.append(_dialogue(name, part, row, said))
+    for strategy, rows in by_strategy.items():
+        if not rows:
+            continue
+        if [row["content"] for row in rows] != [row["content"] for row in first]:
+            raise ReleaseUnreadable(
+                f"{part.placed(strategy)}: its dialogues differ from those of the other strategies"
+            )
+        for name, row in zip(ids, rows, strict=True):
+            release.placements += _placements(release, name, row, strategy)
+        _read_scores(release, part, strategy, rows, ids)
+        _read_cosines(release, part, strategy, rows, ids)
+
+
+def _ids(release: Release, part: Set, rows: Sequence[Any]) -> list[str]:
+    """An id for each dialogue: the release's own after the set's name, numbered where it repeats."""
+    seen: Counter[str] = Counter()
+    ids = []
+    for row in rows:
+        seen[row["dialog_id"]] += 1
+        again = f"-{seen[row['dialog_id']]}" if seen[row["dialog_id"]] > 1 else ""
+        ids.append(f"{part.kind}{part.n_turns}-{row['dialog_id']}{again}")
+    release.notes["dialogues whose id repeats in their set"] += sum(n - 1 for n in seen.values())
+    return ids
+
+
+def _dialogue(name: str, part: Set, row: Any, summaries: Sequence[Summary]) -> Dialogue:
+    about = row.get("scenario_info") or row.get("document_info") or {}
+    people = PERSON.findall(about.get("characters", ""))
+    name_a, name_b = people if len(people) == 2 else ("A", "B")
+    if part.kind == "news":
+        ref, title = row.get("document_id", row["dialog_id"]), about.get("title", row["dialog_id"])
+    else:
+        ref = row.get("scenario_id", row["dialog_id"])
+        title = f"{about.get('relationship', ref)}：{about.get('basic_event', '')}"
+    turns = [
+        Turn(turn=n, speaker=_speaker(n), text=text, source=GENERATOR)
+        for n, text in enumerate(row["content"], start=1)
+    ]
+    return Dialogue(
+        dialogue_id=name, kind=part.kind, ref=ref, title=title, name_a=name_a, name_b=name_b, turns=turns,
+        summaries=list(summaries), complete=True, source=GENERATOR,
+    )  # fmt: skip
+
+
+def _speaker(turn: int) -> Speaker:
+    return "A" if turn % 2 else "B"
+
+
+def _placements(release: Release, name: str, row: Any, strategy: str) -> Iterator[Placement]:
+    """The memes of a dialogue: a line `B:file.jpg` stands before its speaker's line `B: text`."""
+    turn, waiting = 0, []
+    for line in row["full_dialog"]:
+        speaker, _, words = line.partition(":")
+        if words.startswith(" "):
+            turn += 1
+            if words.strip() != row["content"][turn - 1].strip() or speaker != _speaker(turn):
+                raise ReleaseUnreadable(
+                    f"{name} ({strategy}): line {line!r} is not turn {turn} of its content"
+                )
+            for meme in waiting:
+                yield Placement(
+                    dialogue_id=name, turn=turn, speaker=speaker, strategy=strategy, meme_id=meme, rank=None,
+                    score=None, gate_score=None, threshold=None, fold="none", source=RELEASED,
+                )  # fmt: skip
+            waiting = []
+        elif waiting or turn == 0:
+            release.notes["meme lines at turn 1, or a second one at a turn"] += 1
+        else:
+            waiting = [words]
+    release.notes["meme lines after the last text"] += len(waiting)
+    if turn != len(row["content"]):
+        raise ReleaseUnreadable(
+            f"{name} ({strategy}): {turn} lines of text, {len(row['content'])} in content"
+        )
+
+
+def _read_scores(release: Release, part: Set, strategy: str, rows: Sequence[Any], ids: Sequence[str]) -> None:
+    """Scores by the name of the judged screenshot: `role_based_0001_random.png` is of `role_based_0001`.
+
+    The ending says `random` for Diversity-aware too, so the file's name tells the strategy.
+    """
+    id_of = {row["dialog_id"]: name for row, name in zip(reversed(rows), reversed(ids), strict=True)}
+    given: dict[str, float] = {}
+    judged = _rows(release, part.judged(strategy), "file", "综合得分")
+    for row in judged:
+        name, score = id_of.get(Path(row["file"]).stem.removesuffix("_random")), row["综合得分"]
+        if name is None:
+            release.notes["scores of dialogues that are not there"] += 1
+        elif not isinstance(score, int | float):
+            release.notes["scores that are no number"] += 1
+        elif name in given:
+            release.notes["second scores of a dialogue"] += 1
+        else:
+            given[name] = float(score)
+    release.scores += [Score(name, strategy, score) for name, score in given.items()]
+    if judged:
+        release.notes["dialogues without a score, by strategy"] += len(ids) - len(given)
+
+
+def _read_cosines(
+    release: Release, part: Set, strategy: str, rows: Sequence[Any], ids: Sequence[str]
+) -> None:
+    """Cosines have no turn: a pair is found by its meme and its text, in the dialogue's order."""
+    placed = defaultdict(list)
+    for p in release.placements:
+        if p.strategy == strategy:
+            placed[p.dialogue_id].append(p)
+    dialogue_of = defaultdict(list)
+    for row, name in zip(rows, ids, strict=True):
+        dialogue_of[row["dialog_id"]].append((name, row["content"]))
+    for row in _rows(release, part.compared(strategy), "dialog_id", "image_text_pairs"):
+        if not (same := dialogue_of.get(row["dialog_id"])):
+            release.notes["cosines of dialogues that are not there"] += len(row["image_text_pairs"])
+            continue
+        name, content = same.pop(0) if len(same) > 1 else same[0]
+        left = [(p, (p.meme_id, content[p.turn - 1].strip())) for p in placed[name]]
+        for pair in row["image_text_pairs"]:
+            said = pair["image"], pair["text"].strip()
+            at = next((at for at, (_, of_place) in enumerate(left) if of_place == said), None)
+            if at is None:
+                release.notes["cosines that belong to no placed meme"] += 1
+                continue
+            p, _ = left.pop(at)
+            release.cosines.append(Cosine(name, p.turn, strategy, p.meme_id, float(pair["similarity"])))
+
+
+def _summaries(release: Release, part: Set, rows: Sequence[Any]) -> list[list[Summary]]:
+    """The summaries of each dialogue of a set, for its turns 2 to T; `unscored` where there is none.
+
+    The release counts turns from 0. Its ids of role dialogues repeat, and its records interleave, so the k-th
+    summary of an id and turn belongs to the k-th dialogue of that id, in the order of the files.
+    """
+    written = {}
+    for row in _rows(release, part.summarised, "dialog_id", "turn", *SUMMARY.values()):
+        written.setdefault((row["dialog_id"], row["turn"] + 1), []).append(row)
+    spoken = list(_rows(release, part.spoken, "dialog_id", "content")) if written else []
+    # Dialogues with memes have ids of their own, in the same order.
+    names = [row["dialog_id"] for row in spoken]
+    if written and [row["content"] for row in spoken] != [row["content"] for row in rows]:
+        names = [row["dialog_id"] for row in rows]
+        release.notes[f"{part}: dialogues without memes are others than those with memes"] += 1
+    places = defaultdict(list)
+    for place, name in enumerate(names):
+        places[name].append(place)
+    near = sum(b - a < NEIGHBOURS for same in places.values() for a, b in pairwise(same))
+    release.notes["neighbours of one id, whose summaries may have swapped"] += near
+    out: list[list[Summary]] = []
+    taken: Counter[tuple[str, int]] = Counter()
+    for place, row in enumerate(rows):
+        mine = []
+        for turn in range(2, len(row["content"]) + 1):
+            key = (names[place] if place < len(names) else "", turn)
+            given = written.get(key, [])
+            # Not one for each dialogue of this id: which is whose cannot be told.
+            values, why = dict.fromkeys(SUMMARY, ""), "the release has no summary of this turn"
+            if len(given) == len(places[key[0]]) > taken[key]:
+                values, why = {own: given[taken[key]][theirs] for own, theirs in SUMMARY.items()}, ""
+            mine.append(Summary(turn=turn, speaker=_speaker(turn), source=GENERATOR, unscored=why, **values))
+            taken[key] += 1
+        out.append(mine)
+    release.notes["turns without a summary"] += sum(bool(s.unscored) for mine in out for s in mine)
+    return out
