@@ -31,7 +31,7 @@ SUMMARY = {
     "motivation": "psychological_motivation",
 }
 """Fields of a summary and their keys in the release."""
-PERSON = re.compile(r"(.+?)\s*[(（]\s*\d+\s*岁*\s*[)）]")
+PERSON = re.compile(r"\s*&?\s*(.+?)\s*[(（]\s*\d+\s*岁*\s*[)）]")
 """A name with its age, as `scenario_info.characters` has them."""
 NEIGHBOURS = 3
 """Summaries stand as they came: dialogues of one id that lie nearer than this may have swapped theirs."""
