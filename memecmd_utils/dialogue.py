@@ -449,14 +449,19 @@ async def generate(
     dialogues = [made for made in held if isinstance(made, schemas.Dialogue)]
     stopped = [*unfinished, *(made for made in held if isinstance(made, schemas.Unfinished))]
     if stopped and not dialogues:
-        first = f"{stopped[0].dialogue_id}, turn {stopped[0].turn}: {stopped[0].reason}"
-        raise NoText(f"no dialogue came to its end; the first: {first}")
+        raise nobody_talked(stopped)
     summaries = [summary for made in dialogues for summary in made.summaries]
     if summaries and all(summary.unscored for summary in summaries):
         raise NoText(f"no turn has a usable summary; the first: {summaries[0].unscored}")
     files.write_jsonl(folder / "dialogues.jsonl", dialogues)
     files.write_jsonl(folder / "unfinished.jsonl", stopped)
     return dialogues, stopped
+
+
+def nobody_talked(stopped: Sequence[schemas.Unfinished]) -> NoText:
+    """What is raised where no dialogue began, or none came to its end."""
+    first = f"{stopped[0].dialogue_id}, turn {stopped[0].turn}: {stopped[0].reason}"
+    return NoText(f"no dialogue came to its end; the first: {first}")
 
 
 async def sum_up(own: schemas.Dialogue, chat: Chat, profile: Profile, bar: Progress) -> schemas.Dialogue:

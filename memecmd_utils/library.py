@@ -277,9 +277,9 @@ def close_pairs(hashes: Sequence[int], max_distance: int) -> list[tuple[int, int
 
 
 def near_duplicates(
-    hashes: Sequence[int], texts: Sequence[str]
+    hashes: Sequence[int], texts: Sequence[str], distance: int = 6
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Find near duplicates: at most six bits of the hash differ, and the texts are at least 0.9 alike.
+    """Find near duplicates: at most `distance` bits of the hash differ, and the texts are at least 0.9 alike.
 
     Memes share a picture and differ in the caption, so a hash alone would throw different memes away.
 
@@ -289,7 +289,7 @@ def near_duplicates(
     """
     plain = [normalise_text(text) for text in texts]
     near, dropped, doubtful = [], set(), []
-    for i, j, bits in close_pairs(hashes, 6):
+    for i, j, bits in close_pairs(hashes, distance):
         if bool(plain[i]) != bool(plain[j]) or (bits and not plain[i]):
             doubtful.append((i, j))
         elif i not in dropped and j not in dropped and alike(plain[i], plain[j], 0.9):

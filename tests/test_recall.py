@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import appendix
 import numpy as np
 import pytest
-from memecmd_utils.recordings import normalise
 
 from memecmd_utils.embedders import ModelMissing
+from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import MtrclipSettings, Profile
 from memecmd_utils.template_memes import recall, tuning
