@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -162,7 +162,11 @@ NONE = GroundTruth([], [])
 
 def load_truth(folder: Path | None = None) -> GroundTruth:
     """Read `marks.jsonl`, `grades.jsonl` and the later grades of a folder; without grades, `NONE`."""
-    folder = folder or paths.example
+    return _read_truth(folder or paths.example)
+
+
+@lru_cache(maxsize=4)  # 95,000 records of frozen files, which numbers, page and release of a run all ask for
+def _read_truth(folder: Path) -> GroundTruth:
     if not (folder / "grades.jsonl").is_file():
         return NONE
     batches = {name: _grades_by_turn(folder / f"grades_{name}.jsonl") for name in LATER}
