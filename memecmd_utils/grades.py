@@ -366,8 +366,11 @@ def measure(rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[s
         for turn, memes in rankings.items()
         if memes
     }
+    columns = {
+        id(one): column for column, one in enumerate(theirs)
+    }  # to compare two costs more than to measure
     for got in evaluator(theirs, qrels).iter_calc(run):
-        values[rows[got.query_id], theirs.index(got.measure)] = got.value
+        values[rows[got.query_id], columns[id(got.measure)]] = got.value
     return values
 
 
@@ -378,11 +381,11 @@ def per_turn(order: np.ndarray, grades: np.ndarray) -> np.ndarray:
     """
     hits = fits(np.take_along_axis(grades, order, axis=1))
     depth = np.maximum(DEPTH, 1 + hits.argmax(axis=1))  # no measure looks below the first meme that fits
-    names, graded = [str(column) for column in range(grades.shape[1])], ~np.isnan(grades)
-    qrels = {
-        str(row): {names[meme]: relevance(grades[row, meme]) for meme in np.flatnonzero(graded[row])}
-        for row in range(len(grades))
-    }
+    names, qrels = np.array([str(column) for column in range(grades.shape[1])]), {}
+    for row, means in enumerate(grades):
+        is_graded = ~np.isnan(means)
+        scores = map(relevance, means[is_graded].tolist())
+        qrels[str(row)] = dict(zip(names[is_graded].tolist(), scores, strict=True))
     best = zip(order.tolist(), depth.tolist(), strict=True)
     return measure({str(row): [names[m] for m in memes[:n]] for row, (memes, n) in enumerate(best)}, qrels)
 

@@ -120,9 +120,10 @@ def test_a_row_of_grades_opens_into_records_and_a_bad_line_is_named(tmp_path: Pa
         "marker-1"
     ]
     assert grades.load_truth(tmp_path / "nowhere") == grades.NONE
-    for bad in ("{", json.dumps({**row, "grades": ["m1"]})):
+    for number, bad in enumerate(("{", json.dumps({**row, "grades": ["m1"]}))):
+        (folder := tmp_path / str(number)).mkdir()
         with pytest.raises(StageOutputError, match=r"grades\.jsonl line 2"):
-            grades.load_truth(write(tmp_path, f"{json.dumps(row)}\n{bad}\n"))
+            grades.load_truth(write(folder, f"{json.dumps(row)}\n{bad}\n"))
 
 
 def test_only_authored_dialogues_have_ground_truth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
