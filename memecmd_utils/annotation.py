@@ -1,4 +1,4 @@
-"""Stage 02: what every meme means (2507.00891, Eq. 1 and 2), and the keywords of Figure 2.
+"""Stage 02: what every meme means (2507.00891, Eq. 1 and 2).
 
 An annotator says of every meme where it fits (S+), where not (S-), what it means online (E) and why one sends
 it (Psi). With `flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays
@@ -6,22 +6,17 @@ in the run's tables, so that counts add up and a person can look; it is never a 
 release names its id and the category and nothing else of it.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from memecmd_utils import drawing, library, statistics
-from memecmd_utils.drawing import BLUE, GREEN, GREY, PURPLE, RED, canvas, style
-from memecmd_utils.files import StageOutputError, paths
+from memecmd_utils import library, statistics
+from memecmd_utils.files import StageOutputError
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
 from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
@@ -136,73 +131,16 @@ def repetitions(value: AnnotationReply) -> list[str]:
     return broken
 
 
-# --- Keywords of Chinese texts with jieba, and the word clouds of Figure 2
+def releasable(
+    memes: Sequence[Meme], annotations: Sequence[Annotation]
+) -> tuple[list[Meme], list[Annotation]]:
+    """Memes and annotations as a release may hold them.
 
-KEPT_CLASSES = ("n", "v", "a", "i", "l")
-"""First letters of jieba's word classes that are kept: nouns, verbs, adjectives, set phrases."""
-NAME_CLASSES = ("nr", "ns", "nt")
-"""Names of people and places say nothing about a meme; jieba also takes odd pairs for names."""
-DIMENSIONS = {
-    "s_plus": ("$S^+$  fitting scenarios", BLUE),
-    "s_minus": ("$S^-$  unfitting scenarios", RED),
-    "emotion": ("$E$  emotion and internet meaning", GREEN),
-    "motivation": (r"$\Psi$  motivation and intent", PURPLE),
-}
-"""Title and colour of each dimension's cloud, in the paper's order."""
-
-
-def count_keywords(texts: Sequence[str], top: int = 80) -> dict[str, int]:
-    """Count nouns, verbs, adjectives and set phrases of two characters or more; the `top` most frequent.
-
-    Equal counts are ordered by the word, so that the result does not depend on the order of texts.
+    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
     """
-    import jieba
-    from jieba import posseg
-
-    jieba.setLogLevel("WARNING")  # it prints four lines when it starts
-    ignored = set((paths.prompts / "stopwords.txt").read_text(encoding="utf-8").splitlines())
-    counts = Counter(
-        pair.word
-        for text in texts
-        for pair in posseg.cut(text)
-        if len(pair.word) >= 2
-        and pair.flag.startswith(KEPT_CLASSES)
-        and not pair.flag.startswith(NAME_CLASSES)
-        and pair.word not in ignored
+    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
+    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
+    return (
+        [meme for meme in memes if meme.meme_id not in flagged],
+        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
     )
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ranked[:top])
-
-
-def word_clouds(keywords: Mapping[str, Mapping[str, int]], seed: int = 13) -> "Figure":
-    """Figure 2: a word cloud for each annotated dimension; keys as in `DIMENSIONS`."""
-    from wordcloud import WordCloud
-
-    with style():
-        fig = canvas(9, 5.6)
-        for axes, (key, (title, colour)) in zip(fig.subplots(2, 2).flat, DIMENSIONS.items(), strict=True):
-            axes.set_title(title)
-            axes.set_axis_off()
-            counts = keywords.get(key)
-            if not counts:
-                axes.text(0.5, 0.5, "no keywords", ha="center", va="center", color=GREY)
-                continue
-            cloud = WordCloud(
-                font_path=str(drawing.cjk_font_path()),
-                width=440,
-                height=240,
-                scale=2,  # words are laid out on a quarter of the pixels, which takes a quarter of the time
-                background_color="white",
-                random_state=seed,
-                prefer_horizontal=1.0,
-                margin=3,
-                min_font_size=11,  # what is smaller cannot be read on a page
-                max_words=80,
-                max_font_size=55,
-                relative_scaling=0.5,
-                color_func=lambda *_, colour=colour, **__: colour,
-            )
-            # Blanks on both sides keep the words apart: Chinese has none, and what touches is read as one.
-            cloud.generate_from_frequencies({f"  {word}  ": n for word, n in counts.items()})
-            axes.imshow(cloud.to_array(), interpolation="antialiased")
-    return fig

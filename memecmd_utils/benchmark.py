@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, grades, learned, retrieval, runs, statistics
+from memecmd_utils.annotation import releasable
 from memecmd_utils.chats import asking_run, library_run
 from memecmd_utils.chats.turns import (
     HISTORY_TURNS,
@@ -29,7 +30,6 @@ from memecmd_utils.chats.turns import (
 )
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import prompts
-from memecmd_utils.release import releasable
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Meme
 from memecmd_utils.splits import CONTEXT_TURNS, EXAMPLE, Split, splits_of_run

@@ -7,19 +7,21 @@ import shutil
 import types
 import typing
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from pydantic import BaseModel
 
-from memecmd_utils import __version__, files, schemas, settings
+from memecmd_utils import __version__, benchmark, files, schemas, settings, tables
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
+from memecmd_utils.splits import splits_of_run
 
 MANIFEST, SUMS, CROISSANT = "manifest.json", "sha256sums.txt", "croissant.json"
 
@@ -32,21 +34,6 @@ class ReleaseError(MemecmdError, ValueError):
 
 
 # --- The tables
-
-
-def releasable(
-    memes: Sequence[schemas.Meme], annotations: Sequence[schemas.Annotation]
-) -> tuple[list[schemas.Meme], list[schemas.Annotation]]:
-    """Memes and annotations as a release may hold them.
-
-    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
-    """
-    flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
-    empty = dict.fromkeys((*schemas.AnnotationReply.model_fields, "unscored"), "")
-    return (
-        [meme for meme in memes if meme.meme_id not in flagged],
-        [a.model_copy(update=empty) if a.unsafe else a for a in annotations],
-    )
 
 
 class ReleaseMeme(schemas.Meme):
@@ -81,28 +68,18 @@ PAPER = "https://arxiv.org/abs/2507.00891"
 # --- Writing
 
 
-def write_release(
-    run_dir: Path,
-    release_dir: Path,
-    records: Records,
-    profile: Profile,
-    *,
-    run: str = "",
-    models: Mapping[str, Sequence[str]] | None = None,
-    published: str = "",
-    further: Callable[[Path], None] | None = None,
-) -> dict[str, int]:
-    """Write the dataset of a run and return the number of records of each kind.
+def write_release(run: Run, records: Records) -> dict[str, int]:
+    """Write `release/` below a run's data, and return the number of records of each kind.
 
-    `records` are those of `TABLES`; pictures lie below `run_dir`, and those without a licence are left out.
-    `models` names models that no record does, such as the embedder and the judges, by what they did.
-    `published` is an ISO date, `further` writes what else belongs into the folder. Raises `ReleaseError` for
-    records that do not fit together.
+    `records` are those of `TABLES`; pictures without a licence are left out, and a run with grades adds its
+    benchmark. Raises `ReleaseError` for records that do not fit together.
     """
-    with _in_place_of(release_dir) as folder:
-        given = {**records, "memes": _copied(records["memes"], run_dir, folder)}
-        if further:
-            further(folder)
+    profile = run.profile
+    splits = splits_of_run(run, None, records["memes"], records["annotations"])
+    with _in_place_of(run.folder / "release") as folder:
+        given = {**records, "memes": _copied(records["memes"], run, folder)}
+        if splits:
+            benchmark.write(folder / "benchmark", [benchmark.build(split) for split in splits])
         records = {name: given[name] for name in TABLES if given[name] or name not in OPTIONAL}
         if problems := _problems(records):
             raise ReleaseError(_listing(folder, problems))
@@ -126,15 +103,19 @@ def write_release(
         environment = files.templates(**filters).overlay(autoescape=False)
         for name, template in (("README.md", "release_card.md.j2"), ("LICENSE.md", "release_licence.md.j2")):
             files.write_text(folder / name, environment.get_template(template).render(**values))
-        _write_croissant(folder, values, published)
+        _write_croissant(folder, values)
         made_by: dict[str, set[str]] = defaultdict(set)
-        for part, names in [*((row["kind"], [row["source"]]) for row in sources), *(models or {}).items()]:
-            made_by[part].update(names)
+        for row in sources:
+            made_by[row["kind"]].add(row["source"])
+        # Models that no record of the release names.
+        made_by["retrieval embedder"] = {run.embedder_name()}
+        made_by["judges"] = {rating.source for rating in run.load(schemas.Rating)}
+        made_by["consistency scorers"] = {row.source for row in run.load(schemas.Consistency)}
         public = public_settings(profile)
         manifest = {
             "package": "memecmd",
             "package_version": __version__,
-            "run": run or profile.name,
+            "run": run.name,
             "settings": public,
             "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
             "models": {part: sorted(names) for part, names in made_by.items()},
@@ -166,7 +147,7 @@ def _in_place_of(release_dir: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _copied(memes: Sequence[schemas.Meme], run_dir: Path, folder: Path) -> list[ReleaseMeme]:
+def _copied(memes: Sequence[schemas.Meme], run: Run, folder: Path) -> list[ReleaseMeme]:
     """Copy the pictures that may be passed on; a meme's `file` then names its copy."""
     (folder / "images").mkdir()
     rows = []
@@ -175,7 +156,7 @@ def _copied(memes: Sequence[schemas.Meme], run_dir: Path, folder: Path) -> list[
             raise ReleaseError(f"meme id {meme.meme_id!r} cannot be a file name")
         file = f"images/{meme.meme_id}{Path(meme.file).suffix.lower()}" if meme.licence else ""
         if file:
-            shutil.copyfile(run_dir / meme.file, folder / file)
+            shutil.copyfile(run.read(meme.file), folder / file)
         rows.append(ReleaseMeme(**{**meme.model_dump(), "file": file}))
     return rows
 
@@ -306,42 +287,27 @@ def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[st
     }
 
 
-def _range(values: Sequence[int]) -> str:
-    """Mean and range of whole numbers in words."""
-    return f"mean {fmean(values):.1f}, {min(values):,} to {max(values):,}" if values else "none"
-
-
-def _scored(records: Sequence[Any]) -> str:
-    unscored = sum(bool(record.unscored) for record in records)
-    return f"{len(records):,}, of which {unscored:,} came to nothing (`unscored`)"
-
-
 def _statistics(records: Records) -> dict[str, Any]:
     """The numbers of the card: printed cells."""
-    dialogues, memes, placements = (records[name] for name in ("dialogues", "memes", "placements"))
-    turns = [turn for dialogue in dialogues for turn in dialogue.turns]
-    kinds = Counter(dialogue.kind for dialogue in dialogues)
-    broken = sum(bool(turn.violations) for turn in turns)
-    sent: dict[str, list[str]] = defaultdict(list)
-    for placed in placements:
-        sent[placed.strategy].append(placed.meme_id)
-    chances = len(turns) - len(dialogues)
+    memes, annotations = records["memes"], records["annotations"]
+    chats = tables.dialogue_counts(records["dialogues"])
+    use = tables.meme_use(records["placements"], records["dialogues"])
+    unscored = "of which {:,} came to nothing (`unscored`)".format
+    without_texts = sum(bool(annotation.unscored) for annotation in annotations)
     return {
         "sizes": {
-            "dialogues": f"{len(dialogues):,} ({kinds['news']:,} news, {kinds['role']:,} role)",
-            "turns": f"{len(turns):,}",
-            "turns of a dialogue": _range([len(dialogue.turns) for dialogue in dialogues]),
-            "characters of an utterance": _range([len(turn.text) for turn in turns]),
-            "turns that still break a rule of the prompts": f"{broken:,}",
-            "turn summaries": _scored([summary for dialogue in dialogues for summary in dialogue.summaries]),
+            "dialogues": f"{chats['total']:,} ({chats['news']:,} news, {chats['role']:,} role)",
+            "turns": f"{chats['turns']:,}, of {chats['mean_characters']:.1f} characters on average",
+            "turns that still break a rule of the prompts": f"{chats['turns_with_violations']:,}",
+            "turn summaries": f"{chats['summaries']:,}, {unscored(chats['summaries_unscored'])}",
             "memes": f"{len(memes):,}, {sum(bool(meme.file) for meme in memes):,} with their picture",
-            "meme annotations": _scored(records["annotations"]),
+            "meme annotations": f"{len(annotations):,}, {unscored(without_texts)}",
         },
         "rows": [
-            (plain(name), f"{len(mine):,}", f"{100 * len(mine) / chances:.1f} %", f"{len(set(mine)):,}")
-            for name, mine in sent.items()
+            (plain(row["strategy"]), f"{row['memes sent']:,}", row["rate"], f"{row['distinct memes']:,}")
+            for row in use.to_dict("records")
         ],
-        "unsafe": sum(bool(annotation.unsafe) for annotation in records["annotations"]),
+        "unsafe": sum(bool(annotation.unsafe) for annotation in annotations),
         "without picture": sum(not meme.file for meme in memes),
     }
 
@@ -358,8 +324,9 @@ _FORMATS = {
 }
 
 
-def _write_croissant(folder: Path, card: Mapping[str, Any], published: str) -> None:
+def _write_croissant(folder: Path, card: Mapping[str, Any]) -> None:
     """Write the metadata of the files that are in the folder, and of the tables that its `card` names."""
+    citation = yaml.safe_load((paths.root / "CITATION.cff").read_text(encoding="utf-8"))
     counted = " ".join(f"{row['count']} {row['kind']}: {plain(row['words'])}." for row in card["sources"])
     value: dict[str, Any] = {
         # The context that Croissant 1.0 prescribes.
@@ -375,7 +342,8 @@ def _write_croissant(folder: Path, card: Mapping[str, Any], published: str) -> N
         "isBasedOn": PAPER,
         "citeAs": f"MemeCMD, arXiv 2507.00891, {PAPER}",
         "creator": {"@type": "sc:Organization", "name": "The MemeCMD developers"},
-        **({"datePublished": published} if published else {}),
+        # A clock would make two equal runs differ.
+        "datePublished": str(citation["date-released"]),
         "distribution": [
             {
                 "@type": "cr:FileObject",
@@ -482,8 +450,11 @@ def check_release(folder: Path) -> dict[str, Any]:
     both = sorted(listed.keys() & here.keys())
     problems += [f"{path}: not the sha256 of {SUMS}" for path in both if listed[path] != here[path]]
     if not problems:
-        tables = [name for name in TABLES if f"{name}.jsonl" in here]
-        records = {name: files.read_jsonl(folder / f"{name}.jsonl", TABLES[name].schema) for name in tables}
+        records = {
+            name: files.read_jsonl(folder / f"{name}.jsonl", table.schema)
+            for name, table in TABLES.items()
+            if f"{name}.jsonl" in here
+        }
         problems = _problems(records)
         if manifest["counts"] != counts_of(records):
             problems.append(f"{MANIFEST}: counts {manifest['counts']} are not those of the tables")

@@ -1,4 +1,4 @@
-"""Stage 06: a run's numbers, tables, Figure 5, release, and its page: one HTML file that opens on a chat.
+"""Stage 06: a run's numbers, tables and its page: one HTML file that opens on a chat.
 
 All words of the page stand in `html/index.html.j2` and its parts.
 """
@@ -16,29 +16,16 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
-import yaml
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from PIL import Image
 
-from memecmd_utils import (
-    benchmark,
-    drawing,
-    files,
-    grades,
-    pictures,
-    release,
-    retrieval,
-    schemas,
-    statistics,
-    tables,
-)
-from memecmd_utils.drawing import canvas, style
+from memecmd_utils import drawing, files, grades, pictures, release, retrieval, schemas, statistics, tables
+from memecmd_utils.annotation import releasable
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, spending
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.splits import UNTOUCHED, splits_of_run
+from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import landing
 
@@ -50,7 +37,7 @@ Records = Mapping[str, Sequence[Any]]
 
 def records_of(run: Run) -> dict[str, list[Any]]:
     """The records that page and release hold, by table; of unsafe memes only what a release names."""
-    memes, annotations = release.releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
+    memes, annotations = releasable(run.load(schemas.Meme), run.load(schemas.Annotation))
     dialogues = run.load(schemas.Dialogue)
     truth = grades.truth_of_run(run.profile, dialogues, memes)
     return {
@@ -190,92 +177,6 @@ def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return own + [row for row in rows if row["where"] == first != row["who"]]
 
 
-# --- Figure 5, with matplotlib's object API: no pyplot, no global state, the same bytes every time
-
-
-def screenshot(
-    run: Run,
-    dialogue: schemas.Dialogue,
-    placements: Sequence[schemas.Placement],
-    strategy: str,
-    memes: Mapping[str, schemas.Meme],
-    n_turns: int | None = None,
-) -> Image.Image:
-    """Draw a dialogue, or its first turns, with the memes of one strategy."""
-    name = dialogue.dialogue_id
-    mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
-    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns)
-    return drawing.draw_chat(spec, {meme: run.read(memes[meme].file) for meme in mine.values()})
-
-
-def case_pictures(run: Run) -> tuple[list[Image.Image], list[str]]:
-    """Screenshots of Figure 5 and their labels, in the order a to f, with all turns that Table 2 counts.
-
-    None where no dialogue serves.
-    """
-    records = records_of(run)
-    memes = {meme.meme_id: meme for meme in records["memes"]}
-    by_id = {dialogue.dialogue_id: dialogue for dialogue in records["dialogues"]}
-    pictures, labels = [], []
-    for name in tables.case_dialogues(records["placements"], records["dialogues"], run.profile):
-        for strategy in tables.case_strategies(run.profile):
-            turns = run.profile.dialogue.n_turns
-            pictures.append(screenshot(run, by_id[name], records["placements"], strategy, memes, turns))
-            labels.append(f"{name}, {schemas.STRATEGIES[strategy].label}")
-    return pictures, labels
-
-
-def case_studies(images: Sequence[Image.Image], labels: Sequence[str]) -> Figure:
-    """Figure 5: chat screenshots in two rows of three, each with its label below the letter."""
-    columns = min(3, len(images))
-    rows = -(-len(images) // columns)
-    tallest = max(image.height / image.width for image in images)
-    with style():
-        # So wide that the smallest signs of a screenshot, 12 of its 390 pixels, are 9 pixels on a page.
-        fig = canvas(3.4 * columns, rows * (3.3 * tallest + 0.45))
-        grid = fig.subplots(rows, columns, squeeze=False)
-        for axes in grid.flat:
-            axes.set_axis_off()
-        for letter, axes, image, label in zip("abcdef", grid.flat, images, labels, strict=False):
-            axes.imshow(np.asarray(image.convert("RGB")), interpolation="antialiased")
-            axes.set_anchor("N")
-            axes.set_title(f"({letter}) {label}", fontsize=9)
-    return fig
-
-
-# --- The release of a run
-
-
-def write_release(run: Run) -> dict[str, int]:
-    """Write `release/` below the run's data, with a benchmark where the run has grades.
-
-    Pictures without a licence stay out.
-    """
-    records = records_of(run)
-    splits = splits_of_run(run, None, records["memes"], records["annotations"])
-
-    def write_benchmark(folder: Path) -> None:
-        if splits:
-            benchmark.write(folder / "benchmark", [benchmark.build(split) for split in splits])
-
-    citation = yaml.safe_load((paths.root / "CITATION.cff").read_text(encoding="utf-8"))
-    return release.write_release(
-        run.read("memes.parquet").parent,
-        run.folder / "release",
-        records,
-        run.profile,
-        run=run.name,
-        # Models that no record of the release names.
-        models={
-            "retrieval embedder": [run.embedder_name()],
-            "judges": [rating.source for rating in run.load(schemas.Rating)],
-            "consistency scorers": [row.source for row in run.load(schemas.Consistency)],
-        },
-        published=str(citation["date-released"]),  # a clock would make two equal runs differ
-        further=write_benchmark,
-    )
-
-
 # --- The page
 
 DIALOGUES, LIBRARY = 60, 400
@@ -327,6 +228,21 @@ def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
     target = run.report / "index.html"
     files.write_text(target, environment.get_template("index.html.j2").render(values))
     return target
+
+
+def screenshot(
+    run: Run,
+    dialogue: schemas.Dialogue,
+    placements: Sequence[schemas.Placement],
+    strategy: str,
+    memes: Mapping[str, schemas.Meme],
+    n_turns: int | None = None,
+) -> Image.Image:
+    """Draw a dialogue, or its first turns, with the memes of one strategy."""
+    name = dialogue.dialogue_id
+    mine = {p.turn: p.meme_id for p in placements if (p.strategy, p.dialogue_id) == (strategy, name)}
+    spec = drawing.chat_from_dialogue(dialogue, mine, n_turns)
+    return drawing.draw_chat(spec, {meme: run.read(memes[meme].file) for meme in mine.values()})
 
 
 def _draw_teaching_chat(run: Run, records: Records) -> None:

@@ -310,28 +310,32 @@ def distinct(texts: Sequence[str]) -> float:
     return len(set(pairs)) / max(1, len(pairs))
 
 
-def counts(
-    profile: Profile, records: Mapping[str, Sequence[Any]], ratings: Sequence[Rating]
-) -> dict[str, Any]:
-    """How much of everything there is in a run's records, by table."""
-    dialogues = records["dialogues"]
+def dialogue_counts(dialogues: Sequence[Dialogue]) -> dict[str, Any]:
+    """How many dialogues there are of each kind, turns and summaries, and how long and varied turns are."""
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     kinds = Counter(dialogue.kind for dialogue in dialogues)
     return {
+        "total": len(dialogues),
+        "news": kinds["news"],
+        "role": kinds["role"],
+        "turns": len(turns),
+        "mean_characters": round(float(np.mean([len(turn.text) for turn in turns])), 6),
+        "distinct_2": round(distinct([turn.text for turn in turns]), 6),
+        "turns_with_violations": sum(bool(turn.violations) for turn in turns),
+        "summaries": len(summaries),
+        "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),
+    }
+
+
+def counts(
+    profile: Profile, records: Mapping[str, Sequence[Any]], ratings: Sequence[Rating]
+) -> dict[str, Any]:
+    """How much of everything there is in a run's records, by table."""
+    return {
         "profile": profile.name,
         "memes": len(records["memes"]),
-        "dialogues": {
-            "total": len(dialogues),
-            "news": kinds["news"],
-            "role": kinds["role"],
-            "turns": len(turns),
-            "mean_characters": round(float(np.mean([len(turn.text) for turn in turns])), 6),
-            "distinct_2": round(distinct([turn.text for turn in turns]), 6),
-            "turns_with_violations": sum(bool(turn.violations) for turn in turns),
-            "summaries": len(summaries),
-            "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),
-        },
+        "dialogues": dialogue_counts(records["dialogues"]),
         "ratings": {
             "total": len(ratings),
             "memes": len({(r.dialogue_id, r.turn, r.strategy) for r in ratings}),

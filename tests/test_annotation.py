@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, release, retrieval
+from memecmd_utils import annotation, retrieval
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
@@ -111,6 +111,6 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
 
     said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n]) for n in range(4)]
     assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
-    memes, annotations = release.releasable(MEMES[:4], said)
+    memes, annotations = annotation.releasable(MEMES[:4], said)
     assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
     assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")

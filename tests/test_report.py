@@ -1,4 +1,4 @@
-"""Stage 06: the numbers, the tables of the READMEs, Figures 4 and 5, and the tracked results."""
+"""Stage 06: the numbers, the tables of the READMEs, and the tracked results."""
 
 import copy
 import csv
@@ -13,7 +13,7 @@ import pytest
 import tracked
 from PIL import Image
 
-from memecmd_utils import files, release, report, runs, schemas, statistics
+from memecmd_utils import files, report, runs, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import local_model
 
@@ -100,29 +100,6 @@ def test_numbers_come_from_the_records(tmp_path) -> None:
     (run.folder / "studies.json").unlink()
     with pytest.raises(runs.StageMissing, match="05b_studies"):
         report.write_numbers(run)
-
-
-def test_the_release_of_a_run_is_dated_by_the_citation(tmp_path, monkeypatch) -> None:
-    run = made_page.run(tmp_path, made_page.records(("news-a", "role-b")))
-    monkeypatch.setattr(report, "splits_of_run", lambda *_: [])
-    counts = report.write_release(run)
-    manifest = release.check_release(run.folder / "release")
-    assert counts == manifest["counts"] and counts["images"] == 3
-    date = re.search(r"date-released: ['\"]?([\d-]+)", (paths.root / "CITATION.cff").read_text())[1]
-    assert f'"datePublished": "{date}"' in (run.folder / "release" / "croissant.json").read_text("utf-8")
-    assert manifest["models"]["judges"] == ["scripted"]
-
-
-# --- Figure 5
-
-
-def test_figure_5_has_a_chat_a_strategy_and_dialogue(tmp_path) -> None:
-    run = made_page.run(tmp_path, made_page.records(("news-a", "role-b")))
-    pictures, labels = report.case_pictures(run)
-    assert labels[:3] == ["news-a, Greedy", "news-a, Sampling", "news-a, Random"] and len(pictures) == 6
-    assert pictures[0].height > pictures[2].height, "more memes make a longer chat"
-    titles = [axes.get_title(loc="left") for axes in report.case_studies(pictures, labels).axes]
-    assert titles[0] == "(a) news-a, Greedy" and titles[5].startswith("(f) role-b")
 
 
 # --- Tracked results

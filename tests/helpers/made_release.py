@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
-from made_up import annotation, dialogue, grade, mark, meme, meme_files, placement
+from made_up import annotation, dialogue, grade, mark, meme, meme_files, placement, rating
 
-from memecmd_utils import release, schemas, settings
+from memecmd_utils import release, runs, schemas, settings
 
 PROFILE = settings.Profile(name="example")
 VALIDATE_CROISSANT = """
@@ -30,8 +31,8 @@ def run_dir(folder: Path) -> Path:
     return folder
 
 
-def write(folder: Path, target: Path, **changes: object) -> dict[str, int]:
-    """Release two dialogues and three memes, one of them without a licence."""
+def write(folder: Path, parent: Path, **changes: object) -> dict[str, int]:
+    """Release two dialogues and three memes, one of them without a licence, below `parent`."""
     values = {
         "dialogues": [dialogue(), dialogue("news-made-2")],
         "placements": [placement(2, "m1"), placement(5, "m3", strategy="random", rank=None)],
@@ -39,11 +40,15 @@ def write(folder: Path, target: Path, **changes: object) -> dict[str, int]:
         "annotations": [annotation("m1"), annotation("m3", source="big-model@v2")],
         "marks": [],
         "grades": [],
+        "judge": "model j@1",
         "profile": PROFILE,
         **changes,
     }
-    records = {name: values.pop(name) for name in release.TABLES}
-    return release.write_release(folder, target, records, **values)
+    run = runs.Run("some-run", values["profile"], parent, parent, read_also=folder)
+    run.save([rating(source=values["judge"])] * 2, schemas.Rating)
+    run.save([], schemas.Consistency)
+    with mock.patch.object(release, "splits_of_run", return_value=[]):
+        return release.write_release(run, {name: values[name] for name in release.TABLES})
 
 
 def truth() -> dict[str, list[schemas.Record]]:
@@ -66,7 +71,7 @@ def nasty() -> dict[str, object]:
         "memes": [named, meme("m3", licence="")],
         "annotations": [annotation("图.一", source=NASTY, **unscored)],
         "profile": settings.Profile(name="a: b #c"),
-        "models": {"judges": [NASTY]},
+        "judge": NASTY,
         "marks": [mark(2, NASTY, True, ["图.一"], NASTY, NASTY)],
     }
 
