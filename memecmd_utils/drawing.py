@@ -332,48 +332,22 @@ def chat_from_dialogue(
     return ChatSpec(title=names["B"], bubbles=tuple(bubbles), clock=clock)
 
 
-class Box(NamedTuple):
-    """Where a bubble stands, in pixels; `lines` are its text broken into lines."""
-
-    bubble: Bubble
-    top: int
-    x: int
-    y: int
-    width: int
-    height: int
-    lines: tuple[str, ...]
-    picture: Image.Image | None
-
-
-def arrange(spec: ChatSpec, meme_files: Mapping[str, Path]) -> tuple[list[Box], int]:
-    """Place every bubble; return the boxes and the height of the whole picture in pixels."""
-    room = WIDTH - 2 * (MARGIN + AVATAR + GAP + PAD_X)
-    width_of = partial(measure, BODY)
-    boxes: list[Box] = []
-    y = STATUS + HEADER + BETWEEN
-    for bubble in spec.bubbles:
-        top = y
-        y += STAMP if bubble.stamp else 0
-        lines: tuple[str, ...] = ()
-        picture = None
-        if bubble.meme_id:
-            picture = _meme_picture(bubble.meme_id, meme_files)
-            width, height = picture.size
-        else:
-            lines = tuple(wrap(bubble.text, room, width_of))
-            width = max(math.ceil(max(map(width_of, lines))), BODY) + 2 * PAD_X
-            height = len(lines) * LINE + 2 * PAD_Y
-        x = MARGIN + AVATAR + GAP
-        if bubble.side == "right":
-            x = WIDTH - x - width
-        boxes.append(Box(bubble, top, x, y, width, height, lines, picture))
-        y += max(height, AVATAR) + BETWEEN
-    return boxes, max(y + FOOTER, MIN_HEIGHT)
-
-
 def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     """Draw a screenshot; `meme_files` gives the picture of every meme id in the specification."""
-    boxes, height = arrange(spec, meme_files)
+    room = WIDTH - 2 * (MARGIN + AVATAR + GAP + PAD_X)
+    placed: list[tuple[Bubble, list[str] | Image.Image, int]] = []  # a bubble, its lines or picture, its top
+    y = STATUS + HEADER + BETWEEN
+    for bubble in spec.bubbles:
+        y += STAMP if bubble.stamp else 0
+        if bubble.meme_id:
+            picture = _meme_picture(bubble.meme_id, meme_files)
+            placed.append((bubble, picture, y))
+            y += max(picture.height, AVATAR) + BETWEEN
+        else:
+            lines = wrap(bubble.text, room, partial(measure, BODY))
+            placed.append((bubble, lines, y))
+            y += max(len(lines) * LINE + 2 * PAD_Y, AVATAR) + BETWEEN
+    height = max(y + FOOTER, MIN_HEIGHT)
     image = Image.new("RGB", (WIDTH, height), PAGE)
     pen = ImageDraw.Draw(image)
     middle = STATUS + HEADER // 2
@@ -387,33 +361,36 @@ def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     write_line(image, ((WIDTH - text_width(title, TITLE)) // 2, middle + 6), title, TITLE, INK, bold=True)
     write_line(image, (22, 20), spec.clock, 14, INK, bold=True)
     signs = initials(bubble.name for bubble in spec.bubbles)
-    for box in boxes:
-        _paint(image, box, signs[box.bubble.name])
+    for bubble, content, top in placed:
+        _paint(image, bubble, content, top, signs[bubble.name])
     return image
 
 
-def _paint(image: Image.Image, box: Box, sign: str) -> None:
-    """Draw a bubble with its avatar and the time above it."""
-    bubble = box.bubble
+def _paint(image: Image.Image, bubble: Bubble, content: list[str] | Image.Image, y: int, sign: str) -> None:
+    """Draw a bubble whose top is at `y`, with its avatar and the time above it."""
+    right = bubble.side == "right"
     if bubble.stamp:
         left = (WIDTH - text_width(bubble.stamp, 12)) // 2
-        write_line(image, (left, box.top + 16), bubble.stamp, 12, FAINT)
-    x = WIDTH - MARGIN - AVATAR if bubble.side == "right" else MARGIN
+        write_line(image, (left, y - STAMP + 16), bubble.stamp, 12, FAINT)
+    x = WIDTH - MARGIN - AVATAR if right else MARGIN
     # sha256, not hash(): Python salts the latter, and a picture must not change between runs.
     colour = AVATAR_COLOURS[bubble.side][hashlib.sha256(bubble.name.encode()).digest()[0] % 4]
-    _rounded(image, (x, box.y, x + AVATAR, box.y + AVATAR), 5, colour)
+    _rounded(image, (x, y, x + AVATAR, y + AVATAR), 5, colour)
     size = 19 if len(clusters(sign)) == 1 else 14
     left = x + (AVATAR - text_width(sign, size)) // 2
-    write_line(image, (left, box.y + round(AVATAR / 2 + 0.38 * size)), sign, size, FIELD)
-    if box.picture:
-        image.paste(box.picture, (box.x, box.y), _mask(box.picture.size, 5))
+    write_line(image, (left, y + round(AVATAR / 2 + 0.38 * size)), sign, size, FIELD)
+    if isinstance(content, Image.Image):
+        x = x - GAP - content.width if right else x + AVATAR + GAP
+        image.paste(content, (x, y), _mask(content.size, 5))
         return
+    width = max(math.ceil(max(measure(BODY, line) for line in content)), BODY) + 2 * PAD_X
+    x = x - GAP - width if right else x + AVATAR + GAP
     fill, ink = BUBBLES[bubble.side]
-    _rounded(image, (box.x, box.y, box.x + box.width, box.y + box.height), 6, fill)
+    _rounded(image, (x, y, x + width, y + len(content) * LINE + 2 * PAD_Y), 6, fill)
     # Baseline that centres a Chinese character (em box, ascent 0.88) in its line.
-    first = round(box.y + PAD_Y + (LINE - BODY) / 2 + 0.88 * BODY)
-    for number, line in enumerate(box.lines):
-        write_line(image, (box.x + PAD_X, first + number * LINE), line, BODY, ink)
+    first = round(y + PAD_Y + (LINE - BODY) / 2 + 0.88 * BODY)
+    for number, line in enumerate(content):
+        write_line(image, (x + PAD_X, first + number * LINE), line, BODY, ink)
 
 
 def _rounded(image: Image.Image, box: tuple[int, int, int, int], radius: int, fill: Colour) -> None:
@@ -522,12 +499,9 @@ def parts() -> Any:
     return files.templates(initials=initials).get_template("chat.html.j2").module
 
 
-def chat(turns: Sequence[ShownTurn], english: bool = False) -> str:
-    """A chat like a phone's: A stands right, a meme before its turn's text.
-
-    `english` writes glosses below the Chinese; otherwise they show where a reader points at it.
-    """
-    return str(parts().chat(turns, english))
+def chat(turns: Sequence[ShownTurn]) -> str:
+    """A chat like a phone's: A stands right, a meme before its turn's text, English glosses below."""
+    return str(parts().chat(turns, True))
 
 
 def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
@@ -607,15 +581,14 @@ def show_chat(
     files: Mapping[str, Path],
     *,
     turns: range | None = None,
-    english: bool = True,
     notes: Mapping[int, str] | None = None,
     bands: Mapping[int, str] | None = None,
 ) -> "HTML":
     """The dialogue as bubbles, with the meme of each turn in `picks`; A stands right.
 
-    `turns` cuts it, for example `range(9, 17)`. `english` writes glosses below the Chinese. `notes` are small
-    print below a turn. `bands` names a part of the chat for each turn: where the name changes, it is written
-    between the bubbles, in a colour that marks its turns.
+    `turns` cuts it, for example `range(9, 17)`. `notes` are small print below a turn. `bands` names a part of
+    the chat for each turn: where the name changes, it is written between the bubbles, in a colour that marks
+    its turns.
     """
     bands, notes = bands or {}, notes or {}
     colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
@@ -630,14 +603,14 @@ def show_chat(
                 side="right" if turn.speaker == "A" else "left",
                 name=turn.speaker,
                 text=turn.text,
-                gloss=turn.gloss if english else "",
+                gloss=turn.gloss,
                 note=notes.get(turn.turn, ""),
                 meme=shown_meme(meme, files[meme.meme_id], 150) if meme else None,
                 band=band,
                 colour=colours.get(band, ""),
             )
         )
-    return _display(chat(shown, english))
+    return _display(chat(shown))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":

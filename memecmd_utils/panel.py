@@ -132,7 +132,7 @@ class Explorer:
             who = (dialogue.name_a if first else dialogue.name_b) or turn.speaker
             side = "right" if first else "left"
             turns.append(ShownTurn(turn.turn, side, who, turn.text, turn.gloss, note, meme))
-        return drawing.chat(turns, english=True)
+        return drawing.chat(turns)
 
     def facts(self, view: View, knobs: Knobs) -> str:
         """The gate's chart as HTML, filled where a meme is placed, and the numbers below it."""
