@@ -36,8 +36,7 @@ def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) 
     @contextmanager
     def batch_chat(role: runs.Role, name: str, number: int = 0) -> Iterator[llm_chat.Chat]:
         async def complete(request: Request) -> Reply:
-            form = request.normal_form(model.model, model.dropped, model.added)
-            if (key := key_of(form)) in answers:
+            if (key := key_of(model.normal_form(request))) in answers:
                 return read_reply(answers.pop(key))
             if getattr(model, "endpoint", None) == endpoint:  # other judges may be local
                 unanswered[key] = request

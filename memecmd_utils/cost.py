@@ -1,17 +1,17 @@
 """What a profile will ask for before it runs (calls, tokens, money, hours), and what a run wrote and used."""
 
+import json
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import retrieval, runs, schemas, tables
+from memecmd_utils import retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.dialogue import sizes
 from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import spending
 from memecmd_utils.llm.embedding import INPUTS, TASK
-from memecmd_utils.llm.spending import Spent
 from memecmd_utils.runs import Role
 from memecmd_utils.settings import Judge, Profile
 
@@ -168,20 +168,18 @@ def expected_memes(profile: Profile) -> int:
 
 def summary_text(run: str) -> str:
     """The closing lines of `make reproduce`."""
-    data, report = paths.processed / run, paths.reports / run
-    folder, counts = report.relative_to(paths.root), []
-    for name in ("memes.parquet", "dialogues.jsonl", "placements.parquet", "ratings.parquet"):
-        if (path := data / name).is_file():
-            rows = pd.read_parquet(path) if path.suffix == ".parquet" else path.read_bytes().splitlines()
-            counts.append(f"{len(rows)} {path.stem}")
-    left_out = data / "rejected.csv"
-    n = len(pd.read_csv(left_out)) if left_out.is_file() else 0
+    done = runs.open_finished(run)
+    data, folder = (path.relative_to(paths.root) for path in (done.folder, done.report))
+    left_out = len(pd.read_csv(done.read("rejected.csv")))
+    numbers = json.loads((done.report / "numbers.json").read_text(encoding="utf-8"))
+    counts = {"memes": numbers["memes"], "dialogues": numbers["dialogues"]["total"]}
+    counts |= {"placements": numbers["ratings"]["placed"], "ratings": numbers["ratings"]["total"]}
     lines = [
         "",
-        f"run {run}: {', '.join(counts)}",
-        *([f"  left out           {n} files: {left_out.relative_to(paths.root)} says why"] if n else []),
+        f"run {run}: {spending.counts_in_words(counts)}",
+        f"  left out           {left_out} files: {data}/rejected.csv says why",
         f"  page to look at    {folder}/index.html",
-        f"  dataset            {data.relative_to(paths.root)}/release/",
+        f"  dataset            {data}/release/",
         f"  tables, figures    {folder}/tables/, {folder}/figures/",
         f"  executed notebooks {folder}/*.html",
     ]
@@ -189,13 +187,9 @@ def summary_text(run: str) -> str:
         "  {stage}: {source}; {calls} calls, {replayed} replayed, {tokens in} tokens in, {tokens out} out, "
         "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
     )
-    lines += [line.format(**row) for row in spending.outcome_rows(data)]
-    if vectors := Spent(data / "usage" / "spent.jsonl").rows.get((TASK, TASK)):
+    lines += [line.format(**row) for row in spending.outcome_rows(done.folder)]
+    if vectors := runs.spent(done).rows.get((TASK, TASK)):
         lines.append(
             f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
         )
-    done = runs.open_finished(run)
-    records = (done.load(schema) for schema in (schemas.Placement, schemas.Candidate))
-    closed = retrieval.closed_gate(done.profile, *records, done.load_json("gates.json"))
-    notes = filter(None, (closed, spending.not_recorded(data)))
-    return "\n".join([*lines, *(f"\n{note}" for note in notes)])
+    return "\n".join([*lines, done.not_recorded()])

@@ -17,14 +17,13 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, Field, create_model
 
-from memecmd_utils import consistency, files, statistics, tables
+from memecmd_utils import consistency, files, runs, statistics, tables
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import local_model, prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
-from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.recordings import is_answer, key_of
 from memecmd_utils.llm.types import (
     NO,
@@ -213,16 +212,12 @@ def answers_on_record(
     To look at after the judge was asked: this only reads the recordings, so nothing is asked or counted. None
     where there is no answer, or one without probabilities of yes and no.
     """
-    judge, profile = run.profile.evaluation.judges[number], run.profile
-    if judge.llm == "local":
-        backend = local_model.LocalServer(judge.local_model or profile.models.local_model).backend()
-    else:
-        backend = OpenAIBackend(run.endpoint("judge", number), key=NO_KEY)
+    backend = runs.backend_of(run.profile, "judge", number)
     questions: dict[str, tuple[Request, Reply | None]] = {}
     store = run.recordings("evaluation")
     for dimension in DIMENSIONS:
         request = yes_no_request(context, meme, dimension, base=continues_text(backend.model))
-        stored = store.get(key_of(request.normal_form(backend.model, backend.dropped, backend.added)))
+        stored = store.get(key_of(backend.normal_form(request)))
         reply = None
         if stored is not None and is_answer(stored):
             reply = Reply(**{name: stored.get(name) for name in ("text", "first_token", "yes_no")})

@@ -12,7 +12,7 @@ from memecmd_utils import settings as settings_
 from memecmd_utils.embedders import DualEncoder, Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.fetch import may_fetch
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm import authored, spending
+from memecmd_utils.llm import authored
 from memecmd_utils.llm.authored import AuthoredBackend
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.embedding import EndpointEmbedder
@@ -20,7 +20,7 @@ from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.local_model import LocalServer
 from memecmd_utils.llm.recordings import Recordings, TextCache
 from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
-from memecmd_utils.llm.types import Backend, EndpointError
+from memecmd_utils.llm.types import UNRECORDED, Backend, EndpointError
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
 if TYPE_CHECKING:
@@ -197,8 +197,15 @@ class Run:
             files.write_text(target.with_suffix(".tex"), files.latex(table))
 
     def not_recorded(self) -> str:
-        """How many scores the run lacks for want of a recorded answer, and how to have them; else empty."""
-        return spending.not_recorded(self.folder)
+        """How many ratings the run lacks for want of a recorded answer, and how to have them; else empty."""
+        reasons = [rating.unscored for rating in self.load(schemas.Rating)]
+        lacking = sum(reason.startswith(UNRECORDED) for reason in reasons)
+        told = (
+            f"{lacking:,} of {len(reasons):,} ratings by judges have no recorded answer, as mode=recorded "
+            "asks nobody; they are left out of every mean. To have them answered, install local judges "
+            "(`make local-llm MODEL=NAME`) and add mode=auto to SET (or to `settings`)."
+        )
+        return told if lacking else ""
 
     @property
     def not_run_by_hand(self) -> list[str]:
@@ -285,8 +292,12 @@ class Run:
         `at_once`: requests that a local model gets at a time; with 1 an answer depends on its prompt alone.
         """
         name = stage if number == 0 else f"{stage}-{number + 1}"
+        llm, endpoint, _ = model_of(self.profile, role, number)
+        concurrency, mode = self.profile.models.concurrency, self.profile.models.mode
         with ExitStack() as stack:
-            backend, concurrency, caps = _opened(self, role, number, name, at_once, stack)
+            backend = backend_of(self.profile, role, number, at_once, None if mode == "recorded" else stack)
+            concurrency = min(concurrency, at_once) if llm == "local" else concurrency
+            caps = None if llm == "authored" else budget(self, name, getattr(backend, "endpoint", endpoint))
             store = self.recordings(stage) if backend.recordable else None
             if store is not None:
                 stack.enter_context(store.writing())
@@ -294,17 +305,13 @@ class Run:
             strict = self.strict or role not in ("judge", "chooser")
             # A stage may open a judge twice: for placed memes, and for the items it is checked on.
             used, counts = self.counted.setdefault(name, Usage()), self.folder / "usage" / f"{name}.json"
-            chat = Chat(backend, store, self.profile.models.mode, concurrency, caps, strict, used)
+            chat = Chat(backend, store, mode, concurrency, caps, strict, used)
             # Also of a chat that a cap, a fault or the stop button ended.
-            stack.callback(lambda: files.write_json(counts, {"source": backend.source, **used.as_dict()}))
+            stack.callback(lambda: files.write_json(counts, {"source": backend.source, **vars(used)}))
             yield chat
-            if store is not None and store.used_keys:
-                self.note_used(stage, store.used_keys)
-
-    def note_used(self, stage: str, keys: set[str]) -> None:
-        """Write down which recordings a stage used, for `.ci/recordings.py`; several judges add up."""
-        self.used[stage] = self.used.get(stage, set()) | keys
-        files.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
+            if store is not None and store.used_keys:  # for `.ci/recordings.py`; several judges add up
+                self.used[stage] = self.used.get(stage, set()) | store.used_keys
+                files.write_json(self.folder / "usage" / f"{stage}.keys.json", sorted(self.used[stage]))
 
 
 def open_run(profile: str = "example", settings: str = "", run_name: str = "") -> Run:
@@ -339,24 +346,20 @@ def open_finished(name: str) -> Run:
 # --- Who answers, and what it may cost
 
 
-def _opened(
-    run: Run, role: Role, number: int, name: str, at_once: int, stack: ExitStack
-) -> tuple[Backend, int, Budget | None]:
-    """Who answers for a role, how many requests at a time it is asked, and what it may cost.
+def backend_of(
+    profile: Profile, role: Role, number: int = 0, at_once: int = 2, stack: ExitStack | None = None
+) -> Backend:
+    """Who answers for a role: authored texts, a local server that `stack` stops, or an endpoint.
 
-    Authored texts, a local server that `stack` stops, or an endpoint.
+    Without `stack` nothing is started and no key is needed: what was answered can be read.
     """
-    llm, endpoint, local_model = model_of(run.profile, role, number)
-    concurrency, replays = run.profile.models.concurrency, run.profile.models.mode == "recorded"
+    llm, endpoint, local_model = model_of(profile, role, number)
     if llm == "authored":
-        return AuthoredBackend(authored.texts()), concurrency, None
+        return AuthoredBackend(authored.texts())
     if llm == "local":
-        at_once = min(concurrency, at_once)
-        server = LocalServer(local_model, at_once)
-        local = (server if replays else stack.enter_context(server)).backend()
-        return local, at_once, budget(run, name, local.endpoint)
-    remote = OpenAIBackend(endpoint, key=NO_KEY if replays else None)  # replaying needs no key
-    return remote, concurrency, budget(run, name, endpoint)
+        server = LocalServer(local_model, min(profile.models.concurrency, at_once))
+        return (server if stack is None else stack.enter_context(server)).backend()
+    return OpenAIBackend(endpoint, key=NO_KEY if stack is None else None)
 
 
 def spent(run: Run) -> Spent:

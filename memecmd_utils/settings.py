@@ -45,9 +45,8 @@ class Setting(BaseModel):
 
 
 def _each_once(values: list[Any]) -> list[Any]:
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"each may be named once; {value!r} is there twice")
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"each may be named once; {twice[0]!r} is there twice")
     return values
 
 
@@ -416,16 +415,10 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
         have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml")))
         raise ProfileError(f"no profile {name!r}; there are: {have}")
     if not NAME.fullmatch(path.stem):
-        raise ProfileError(
-            f"the profile's file {path.name!r} names runs and their folders: rename it to "
-            "letters, digits, '-', '_' and '.' only, 64 at most, the first a letter or digit"
-        )
+        raise ProfileError(f"{path.name!r} names runs and their folders: rename it to letters and digits")
     shipped = paths.profiles / f"{path.stem}.yaml"
     if shipped.is_file() and not shipped.samefile(path):
-        raise ProfileError(
-            f"two profiles are named {path.stem!r}: {path} and {shipped}. Runs and recordings are found by "
-            "that name: rename one of the two files"
-        )
+        raise ProfileError(f"two profiles are named {path.stem!r}, and so are their runs: rename {path}")
     in_file = _read_mapping(path)
     for values in (in_file, _laid_over({}, settings or {})):
         _check_own_dialogues(values)
@@ -444,12 +437,10 @@ NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 def _read_mapping(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file; `ProfileError` in one line where it holds anything else."""
     try:
-        values = yaml.safe_load(path.read_bytes())
+        values = yaml.safe_load(path.read_bytes()) or {}
     except NOT_YAML as error:
         raise ProfileError(f"{path.name} is not YAML in UTF-8: {' '.join(str(error).split())}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+    if not isinstance(values, dict):
         raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
     return {key: value for key, value in values.items() if value is not None}
 
@@ -491,7 +482,6 @@ def _validated(values: dict[str, Any]) -> Profile:
 
     pydantic's own error shows what was put in, which may be a key: it is neither shown nor chained.
     """
-    problem = ""
     try:
         return Profile.model_validate(values)
     except ValidationError as error:
@@ -593,12 +583,10 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
     try:
         profile = _validated(values)
     except ProfileError as error:
-        raise ProfileError(
-            f"the settings of run {folder.name!r} cannot be read by this version: remake the run ({error})"
-        ) from None
+        raise ProfileError(f"this version cannot read {folder.name!r}: remake the run ({error})") from None
     if settings and _different(_validated(_laid_over(values, settings)), profile):
         raise ProfileError(
-            f"run {folder.name!r} was made with other settings than these "
-            f"({', '.join(settings)}): `make reproduce` with them makes a run of another name"
+            f"run {folder.name!r} was made with other settings than {', '.join(settings)}: `make reproduce` "
+            "with them makes a run of another name"
         )
     return profile

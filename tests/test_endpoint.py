@@ -14,7 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, endpoint
-from memecmd_utils.llm.endpoint import OpenAIBackend, is_local, read_reply
+from memecmd_utils.llm.endpoint import OpenAIBackend, read_reply
 from memecmd_utils.llm.replies import structured, utterance_text
 from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import SummaryReply
@@ -76,8 +76,9 @@ def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> N
     assert server.headers[0]["authorization"] == f"Bearer {KEY}" and server.paths == ["/v1/chat/completions"]
     assert (reply.text, reply.tokens_in, reply.tokens_out) == ("好", 11, 3)
     assert reply.think_characters == len("<think>嗯</think>")
-    forms = [asked.normal_form(sender.model, (), added) for added in (None, {}, sender.added)]
-    assert forms[0] == forms[1] != forms[2], "a further parameter is part of the key"
+    form, without = sender.normal_form(asked), backend("http://x/v1").normal_form(asked)
+    assert form["extra_body"] == {"enable_thinking": False} and "temperature" not in form["sampling"]
+    assert "extra_body" not in without and without["sampling"]["temperature"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -102,15 +103,12 @@ def test_a_server_without_schemas_is_asked_in_json_mode_or_plain_text(knows, for
 # --- replies ------------------------------------------------------------------------------------------
 
 
-def test_finish_reasons_of_several_services_and_bodies_that_are_no_completion() -> None:
+def test_replies_of_several_services_are_read() -> None:
     meant = {None: "stop", "end_turn": "stop", "MAX_TOKENS": "length", "sensitive": "content_filter"}
     for finish, reason in meant.items():
         assert read_reply(chat_reply("好", finish_reason=finish)).finish_reason == reason
     for body in (None, [], {"choices": []}, {"choices": [{"message": {"content": 7}}]}):
         assert read_reply(body).finish_reason == "lost"
-
-
-def test_refusals_parts_thoughts_and_log_probabilities() -> None:
     refused = read_reply(chat_reply(None, message={"refusal": "I can't"}))
     assert refused.refusal and refused.text == ""
     parts = [{"type": "text", "text": "一"}, {"type": "text", "text": "二\x00"}]
@@ -248,13 +246,3 @@ def test_a_proxy_is_used_but_for_this_machine_and_one_that_fails_is_told_without
     with pytest.raises(EndpointError, match=told) as caught:
         ask(backend("http://models.example/v1"), request())
     assert "secret" not in str(caught.value)
-
-
-def test_the_address_may_be_that_of_the_sdks_variable_and_a_key_must_be_there(monkeypatch) -> None:
-    assert not is_local(Endpoint(model="m")) and is_local(Endpoint(base_url="http://localhost:1/v1"))
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
-    assert is_local(Endpoint(model="m"))
-    with pytest.raises(EndpointError, match="set the environment variable OPENAI_API_KEY"):
-        OpenAIBackend(Endpoint(model="m"))
-    with pytest.raises(EndpointError, match=r"endpoints\.generator\.model"):
-        OpenAIBackend(Endpoint(), key=SecretStr(KEY))

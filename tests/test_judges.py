@@ -125,7 +125,7 @@ def item(n_turns: int = 6, memes=MEMES) -> judges.Excerpt:
 
 def rating_form(spec: str | None) -> dict:
     picture = None if spec is None else (spec, lambda: pytest.fail("drawn although nothing is sent"))
-    return judges.rating_request(item(), 1, picture).normal_form(MODEL)
+    return ScriptedBackend([]).normal_form(judges.rating_request(item(), 1, picture))
 
 
 def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_it() -> None:

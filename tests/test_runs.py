@@ -44,17 +44,6 @@ def test_a_missing_input_names_the_notebook_that_writes_it(tmp_path: Path) -> No
     assert run.read("memes.parquet") == tmp_path / "processed" / "example" / "memes.parquet"
 
 
-def test_by_hand_a_run_writes_to_lab_and_reads_from_either() -> None:
-    made, lab = open_run("example", run_name="example"), open_run("example")
-    assert lab.name == "example-lab" and made.read_also is None
-    made.folder.mkdir(parents=True)
-    made.write("memes.parquet").write_bytes(b"made")
-    assert lab.read("memes.parquet") == made.write("memes.parquet")
-    lab.folder.mkdir(parents=True)
-    lab.write("memes.parquet").write_bytes(b"lab")
-    assert lab.read("memes.parquet").read_bytes() == b"lab" and lab.write("x").parent == lab.folder
-
-
 def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_folder(tmp_path: Path) -> None:
     with pytest.raises(recordings_store.RecordingError, match="reading only"):
         open_run("example").recordings("s").put({}, {})
@@ -95,7 +84,6 @@ HERE = UNKNOWN.replace("https://api.example.com", "http://localhost:8000")
 @pytest.mark.parametrize(
     ("settings", "price"),
     [
-        (f"{UNKNOWN} max_usd=5", None),
         (f"{HALF} max_usd=5", None),
         (f"{PRICED} max_usd=5", (1.0, 2.0)),
         (f"{UNKNOWN} max_usd=null", (0.0, 0.0)),

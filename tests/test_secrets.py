@@ -14,7 +14,6 @@ from fault_server import Answer, FaultServer, chat_reply, error
 from whole_pipeline import KEY, KEY_VARIABLE, command, shows_key
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import settings
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import types
 from memecmd_utils.llm.endpoint import OpenAIBackend
@@ -143,13 +142,4 @@ def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, 
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     with pytest.raises(types.EndpointError, match="OPENAI_BASE_URL") as caught:
         OpenAIBackend(Endpoint(model="m", key_env=KEY_VARIABLE))
-    assert not shows_key(str(caught.value))
-
-
-@pytest.mark.parametrize("name", ["key_env", "api_key"])
-def test_a_key_in_a_profile_is_refused_without_showing_it(name, tmp_path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"models: {{endpoints: {{generator: {{{name}: '{KEY}'}}}}}}\n", encoding="utf-8")
-    with pytest.raises(settings.ProfileError, match=name) as caught:
-        settings.load_profile(str(path))
     assert not shows_key(str(caught.value))

@@ -71,6 +71,7 @@ def test_no_key_or_password_is_ever_shown() -> None:
         {"generator": {"model": "m", "key_env": "sk-proj-hush"}},
         {"generator": {"base_url": "https://me:hush@host/v1"}},
         {"judges": [{"base_url": "https://host/v1?key=hush"}]},
+        {"generator": {"api_key": "sk-proj-hush"}},
     ]
     for endpoints in wrong:
         with pytest.raises(ProfileError) as caught:
@@ -90,11 +91,12 @@ def test_a_file_that_is_no_profile_or_has_an_odd_name_is_told_in_a_line(own: Pat
             load_profile("mine")
     (own / "mine.yaml").write_text("# nothing\nlibrary:\n", encoding="utf-8")
     assert load_profile("mine").model_dump() == Profile(name="mine").model_dump()
-    for name in ("论文2", "a b"):
-        (own / f"{name}.yaml").write_text("seed: 1\n", encoding="utf-8")
-    assert load_profile("论文2").seed == 1
+    (own / "mine.yaml").rename(own / "a b.yaml")
     with pytest.raises(ProfileError, match="rename it"):
         load_profile("a b")
+    (own / "a b.yaml").rename(own / "论文2.yaml")
+    assert load_profile("论文2").name == "论文2"
+    (own / "mine.yaml").touch()
     elsewhere = tmp_path / "mine.yaml"
     elsewhere.write_text("seed: 2\n", encoding="utf-8")
     with pytest.raises(ProfileError, match="two profiles are named 'mine'"):

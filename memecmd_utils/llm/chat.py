@@ -47,14 +47,6 @@ ATTEMPTS = 1 + UNCHANGED_RETRIES + 2
 LOST_IN_A_ROW = 5
 """Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
-UNUSABLE = {
-    "violations": "broken rule",
-    "unusable": "unusable reply",
-    "length": "cut reply",
-    "refusal": "refusal",
-    "filtered": "filtered reply",
-}
-"""Names of attempts without a usable reply, by outcome, in what a run counts as tried again."""
 NOTHING_USABLE = 20
 """Answers of which one at least has to be usable, else the rest would be as these."""
 
@@ -97,7 +89,7 @@ class Chat:
         self._stop_after_fault()
         if not self.backend.recordable:
             return await self._ask_live(request, parse)
-        form = request.normal_form(self.backend.model, self.backend.dropped, self.backend.added)
+        form = self.backend.normal_form(request)
         key = rec.key_of(form)
         while key in self._asking:  # by a twin, whose answer is ours, whatever it is
             again = False
@@ -198,7 +190,7 @@ class Chat:
                 best = faults, answer, reply
             if error is None or attempt == ATTEMPTS:
                 break
-            self.usage.retries[UNUSABLE[answer.outcome]] += 1
+            self.usage.retries[answer.outcome] += 1
             asked = self._next_attempt(request, attempt, reply, error)
             attempt += 1
         _, answer, reply = best

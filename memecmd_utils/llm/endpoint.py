@@ -333,11 +333,9 @@ class OpenAIBackend(Backend):
 
 def wire_message(message: Message) -> dict[str, Any]:
     """A message as the API takes it; images go as data URLs."""
-    if not message.images:
-        return {"role": message.role, "content": message.text}
-    parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}]
-    parts += [{"type": "image_url", "image_url": {"url": image.load()}} for image in message.images]
-    return {"role": message.role, "content": parts}
+    pictures = [{"type": "image_url", "image_url": {"url": image.load()}} for image in message.images]
+    parts = [{"type": "text", "text": message.text}, *pictures]
+    return {"role": message.role, "content": parts if pictures else message.text}
 
 
 def reason_of(body: Any) -> str:

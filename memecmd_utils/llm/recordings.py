@@ -232,21 +232,18 @@ class RecordedVectors:
         few, batch = len(missing) <= BATCH, batch or BATCH
         with tqdm(total=len(missing), desc=f"{kind} by {self.name}", disable=few) as bar:
             for start in range(0, len(missing), batch):
-                part = missing[start : start + batch]
-                self._add(part, encode, kind)
+                part = dict(missing[start : start + batch])
+                self._add(list(part), encode(list(part.values())), kind)
                 bar.update(len(part))
         if not keys:
             return np.empty((0, len(next(iter(self._vectors.values()), ()))), dtype=np.float32)
         return normalise(np.stack([self._vectors[key] for key in keys]).astype(np.float32))
 
-    def _add(
-        self, part: Sequence[tuple[str, Any]], encode: Callable[[list[Any]], np.ndarray], kind: str
-    ) -> None:
-        vectors = encode([item for _, item in part])
-        if len(vectors) != len(part) or not np.isfinite(vectors).all():
-            raise ValueError(f"{self.name} gave {len(vectors)} usable vectors for {len(part)} {kind}")
+    def _add(self, keys: list[str], vectors: np.ndarray, kind: str) -> None:
+        if len(vectors) != len(keys) or not np.isfinite(vectors).all():
+            raise ValueError(f"{self.name} gave {len(vectors)} usable vectors for {len(keys)} {kind}")
         # Rounded to float16 before use, so that a run that computes equals a run that replays.
-        fresh = dict(zip((key for key, _ in part), normalise(vectors).astype(np.float16), strict=True))
+        fresh = dict(zip(keys, normalise(vectors).astype(np.float16), strict=True))
         if self._write is not None:
             name = hashlib.sha256("".join(fresh).encode()).hexdigest()[:16]
             write_vectors(self._write / f"{name}.npz", fresh)

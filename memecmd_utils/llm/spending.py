@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from memecmd_utils.llm.types import NO_REPLY, UNRECORDED, BudgetReached, Reply, Request
+from memecmd_utils.llm.types import NO_REPLY, BudgetReached, Reply, Request
 from memecmd_utils.settings import Endpoint
 
 MARGIN = 1.5
@@ -171,13 +171,6 @@ class Usage:
         self.think_characters += reply.think_characters
         self.usd += usd
 
-    def as_dict(self) -> dict[str, Any]:
-        """Figures for the report."""
-        counts = {
-            name: dict(sorted(n.items())) if isinstance(n, Counter) else n for name, n in vars(self).items()
-        }
-        return {**counts, "usd": round(self.usd, 6)}
-
 
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
 
@@ -205,24 +198,3 @@ def outcome_rows(folder: Path) -> list[dict[str, Any]]:
 def counts_in_words(counts: dict[str, int]) -> str:
     """Counts by name as words: "12 accepted, 1 refusal"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
-
-
-def not_recorded(folder: Path) -> str:
-    """How many scores a run lacks because nothing is on record and nobody was asked, and how to have them.
-
-    Empty where none is lacking. Read from what stage 05 wrote into the run's `folder`.
-    """
-    if not (folder / "ratings.parquet").is_file():
-        return ""
-    import pyarrow.parquet as pq
-
-    reasons = pq.read_table(folder / "ratings.parquet", columns=["unscored"])["unscored"].to_pylist()
-    lacking = sum(reason.startswith(UNRECORDED) for reason in reasons)
-    if not lacking:
-        return ""
-    return (
-        f"{lacking:,} of {len(reasons):,} ratings by judges have no recorded answer: answers were recorded "
-        "for other settings, and mode=recorded asks nobody. They are unscored and left out of every mean. "
-        "To have them answered, install local judges (`make local-llm MODEL=NAME`) and add mode=auto to "
-        "SET (or to `settings`)."
-    )

@@ -3,6 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -76,32 +77,6 @@ class Request(BaseModel):
     """Ids of what the numbers of an answer stand for; the texts that the model sees are in the messages."""
     ask_again: str = "ask_again"
     """Prompt file with the words for an unusable reply, in the language of the prompt; no part of the key."""
-
-    def normal_form(
-        self, model: ModelId, dropped: Collection[str] = (), added: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Our own normal form, the text behind the recording's key. Holds neither endpoint nor key.
-
-        `dropped` names parameters that the endpoint's parameter map leaves out: what is not sent cannot
-        change the answer; `added` are the parameters that it sends beside ours.
-        """
-        # Every recording's key hangs on this text; `version` and `sample` are parts of it that never vary.
-        schema = self.reply_schema
-        sampling = self.sampling.model_dump(exclude_none=True, exclude_defaults=True)
-        return {
-            "key_version": rec.KEY_VERSION,
-            "task": self.task,
-            "schema": None if schema is None else {"name": schema.__name__, "version": 1},
-            "messages": [
-                {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
-                for m in self.messages
-            ],
-            "sampling": {name: value for name, value in sampling.items() if name not in dropped},
-            "seed": None if "seed" in dropped else self.seed,
-            "sample": 0,
-            "model": model.model_dump(exclude_none=True),
-            **({"extra_body": dict(added)} if added else {}),
-        }
 
 
 class Reply(BaseModel):
@@ -199,11 +174,31 @@ class Backend:
     repeats = False
     """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
     dropped: Collection[str] = ()
-    """Parameters of a request that this backend leaves out."""
-    added: Mapping[str, Any] | None = None
+    """Parameters of a request that this backend leaves out: what is not sent cannot change the answer."""
+    added: Mapping[str, Any] = MappingProxyType({})
     """Parameters that this backend sends with every request."""
     tried_again = 0
     """Requests that had to be sent once more because no whole answer came."""
+
+    def normal_form(self, request: Request) -> dict[str, Any]:
+        """Our own normal form of a request, the text behind a recording's key, without endpoint and key."""
+        # Every recording's key hangs on this text; `version` and `sample` are parts of it that never vary.
+        schema = request.reply_schema
+        sampling = request.sampling.model_dump(exclude_none=True, exclude_defaults=True)
+        return {
+            "key_version": rec.KEY_VERSION,
+            "task": request.task,
+            "schema": None if schema is None else {"name": schema.__name__, "version": 1},
+            "messages": [
+                {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
+                for m in request.messages
+            ],
+            "sampling": {name: value for name, value in sampling.items() if name not in self.dropped},
+            "seed": None if "seed" in self.dropped else request.seed,
+            "sample": 0,
+            "model": self.model.model_dump(exclude_none=True),
+            **({"extra_body": dict(self.added)} if self.added else {}),
+        }
 
     async def complete(self, request: Request) -> Reply:
         """Return one reply, or raise `EndpointError` where no other request would fare better.
