@@ -166,7 +166,7 @@ def slider() -> Iterator[Figure]:
         queries = retrieval.build_queries(unit(rng, 17, dim) for _ in range(3))
         ranking = retrieval.top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
         dialogue = made_up.dialogue(f"news-{number}", texts)
-        scored.append(retrieval.ScoredDialogue(dialogue, tuple(range(2, 19)), queries, ranking))
+        scored.append(retrieval.ScoredDialogue(dialogue, queries, ranking))
     with tempfile.TemporaryDirectory() as name:
         picture = Path(name) / "m.png"
         Image.new("RGB", (360, 360), (200, 90, 40)).save(picture)

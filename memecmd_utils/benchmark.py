@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import files, grades, learned, retrieval, runs, statistics
-from memecmd_utils.annotation import releasable
 from memecmd_utils.chats import asking_run, library_run
 from memecmd_utils.chats.turns import (
     HISTORY_TURNS,
@@ -32,7 +31,7 @@ from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import prompts
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Meme
-from memecmd_utils.splits import CONTEXT_TURNS, EXAMPLE, Split, splits_of_run
+from memecmd_utils.splits import CONTEXT_TURNS, Split, splits_of_run
 from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import PAPER
 
@@ -125,13 +124,11 @@ def build(split: Split) -> Benchmark:
     ids = {(turn["dialogue"], turn["turn"]): turn["id"] for turn in turns}
     if len(set(ids.values())) < len(ids):
         raise BenchmarkError("two dialogue ids differ only in spaces: rename one dialogue")
-    memes = [
-        _meme(split.memes[a.meme_id], a) for a in split.annotations if a.usable and a.meme_id in split.memes
-    ]
+    memes = [_meme(split.memes[a.meme_id], a) for a in split.annotations if a.usable]
     known, place = {meme["id"] for meme in memes}, {name: number for number, name in enumerate(ids.values())}
     judged = [
         (ids[key], meme, grades.relevance(mean), batch)
-        for batch, given in split.grades.items()
+        for batch, given in split.truth.batches.items()
         for key, means in grades.mean_grades(given).items() if key in ids
         for meme, mean in means.items() if meme in known
     ]  # fmt: skip
@@ -145,18 +142,12 @@ def build(split: Split) -> Benchmark:
 def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
     """Write every split into a folder of its own, and `README.md`, which `datasets` and readers read."""
     for split in benchmarks:
-        place, turns, memes = (
-            folder / split.name,
-            split.turns.to_dict("records"),
-            split.memes.to_dict("records"),
-        )
-        _write_lines(
-            place / "corpus.jsonl",
-            [{"_id": m["id"], "title": m["caption"], "text": m["text"], "metadata": m} for m in memes],
-        )
-        _write_lines(
-            place / "queries.jsonl", [{"_id": t["id"], "text": t["text"], "metadata": t} for t in turns]
-        )
+        place = folder / split.name
+        memes, turns = (table.to_dict("records") for table in (split.memes, split.turns))
+        corpus = [{"_id": m["id"], "title": m["caption"], "text": m["text"], "metadata": m} for m in memes]
+        _write_lines(place / "corpus.jsonl", corpus)
+        queries = [{"_id": t["id"], "text": t["text"], "metadata": t} for t in turns]
+        _write_lines(place / "queries.jsonl", queries)
         files.write_text(place / "qrels" / "test.tsv", _tsv(split.qrels))
         _write_lines(place / "qrels" / "test.jsonl", split.qrels.to_dict("records"))
         files.write_text(place / "judgements.tsv", _tsv(split.judgements))
@@ -182,9 +173,8 @@ def read(folder: Path) -> list[Benchmark]:
     splits = []
     for place in places:
         try:
-            texts = ((place / name).read_text("utf-8") for name in ("queries.jsonl", "corpus.jsonl"))
-            rows = ([json.loads(line)["metadata"] for line in text.split("\n") if line] for text in texts)
-            turns, memes = map(pd.DataFrame, rows)
+            rows = (files.read_rows(place / name) for name in ("queries.jsonl", "corpus.jsonl"))
+            turns, memes = (pd.DataFrame([row["metadata"] for row in table]) for table in rows)
             judged = pd.read_csv(place / "judgements.tsv", sep="\t", dtype=str, keep_default_na=False)
             splits.append(Benchmark(place.name, turns, memes, judged.astype({"score": int})))
         except (OSError, KeyError, TypeError, ValueError) as error:
@@ -214,7 +204,7 @@ def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
 
 def saved_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
     """The rankings that notebook 04c saved, every turn by what did not see its dialogue."""
-    saved = landing.saved_rankings(run, split.name) or landing.saved_rankings(run, EXAMPLE)
+    saved = landing.saved_rankings(run, split.name)
     if saved is None or not {*split.memes["id"]} <= {*saved[1]}:
         return {}
     place = {meme: column for column, meme in enumerate(saved[1])}
@@ -348,24 +338,18 @@ def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: in
     return pd.DataFrame(sorted(rows, key=lambda row: -row["nDCG@5"].value))
 
 
-def score(
-    benchmarks: Sequence[Benchmark],
-    run: Run,
-    entries: Sequence[str] = (),
-    name: str = "",
-    with_saved: bool = False,
-) -> str:
+def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = (), name: str = "") -> str:
     """Score the package's systems and `entries` on every split; the best of each as text.
 
     Writes `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote, into the report of
-    `run`. `name` is shown in the place of an entry's file name; `with_saved` adds `saved_systems`.
+    `run`. `name` is shown in the place of an entry's file name.
     """
     known = {turn for split in benchmarks for turn in split.turns["id"]}
     tables, text = [], []
     for split in benchmarks:
         if not split.relevant:
             continue
-        own = package_systems(split, run) | (saved_systems(split, run) if with_saved else {})
+        own = package_systems(split, run) | saved_systems(split, run)
         systems = {system: ("package", ranking) for system, ranking in own.items()}
         for path in (Path(entry).expanduser() for entry in entries):
             called, ranking = name or path.stem, rank_by_entry(path, split, known)
@@ -399,14 +383,13 @@ def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
 
 def score_run(run: Run, entries: Sequence[str] = (), name: str = "", given: Path | None = None) -> str:
     """The leaderboard of a run's grades, or of a user's table of grades (`given`)."""
-    memes, annotations = releasable(run.load(Meme), run.load(Annotation))
-    splits = splits_of_run(run, given, memes, annotations)
+    splits = [split for split in splits_of_run(run, given) if split.truth.grades]
     if not splits:
         raise BenchmarkError(
             f"run {run.name} has no grades, so no benchmark: GRADES=grades.csv names a file with the columns "
             f"{', '.join(grades.COLUMNS)}"
         )
-    return score([build(split) for split in splits], run, entries, name, with_saved=True)
+    return score([build(split) for split in splits], run, entries, name)
 
 
 def score_release(folder: Path, profile: str, settings: str, entries: Sequence[str], name: str = "") -> str:

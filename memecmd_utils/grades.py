@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -127,10 +127,14 @@ def mean_grades(grades: Iterable[Grade]) -> dict[Key, dict[str, float]]:
 class GroundTruth:
     """Marks (send or not, best memes) and grades (0/1/2) for the turns of a run."""
 
-    marks: Sequence[Mark]
-    grades: Sequence[Grade]
-    later: Mapping[str, Sequence[Grade]] = field(default_factory=dict)
-    """Grades that were asked for after the first pool, by batch: they count for placed memes."""
+    marks: Sequence[Mark] = ()
+    batches: Mapping[str, Sequence[Grade]] = field(default_factory=dict)
+    """Grades by why they were asked for, the first pool first; those of later ones count for placed memes."""
+
+    @property
+    def grades(self) -> Sequence[Grade]:
+        """Grades of the first batch."""
+        return next(iter(self.batches.values()), ())
 
     @property
     def markers(self) -> list[str]:
@@ -145,7 +149,7 @@ class GroundTruth:
     @property
     def every(self) -> list[Grade]:
         """All grades, later ones included."""
-        return [*self.grades, *chain(*self.later.values())]
+        return [*chain(*self.batches.values())]
 
     @cached_property
     def means(self) -> dict[Key, dict[str, float]]:
@@ -157,26 +161,21 @@ class GroundTruth:
         return {(m.dialogue_id, m.turn) for m in self.marks if m.marker == marker and m.send}
 
 
-NONE = GroundTruth([], [])
-
-
-def load_truth(folder: Path | None = None) -> GroundTruth:
-    """Read `marks.jsonl`, `grades.jsonl` and the later grades of a folder; without grades, `NONE`."""
-    return _read_truth(folder or paths.example)
+NONE = GroundTruth()
+BATCHES = {
+    "pool": "grades.jsonl", "learned": "grades_learned.jsonl", "reranked": "grades_reranked.jsonl",
+}  # fmt: skip
+"""Files by batch: the first pool, what learned placement found, what baselines and reranking found."""
 
 
 @lru_cache(maxsize=4)  # 95,000 records of frozen files, which numbers, page and release of a run all ask for
-def _read_truth(folder: Path) -> GroundTruth:
-    if not (folder / "grades.jsonl").is_file():
+def load_truth(folder: Path) -> GroundTruth:
+    """Read `marks.jsonl` and the `BATCHES` of grades that a folder has; without the first, `NONE`."""
+    if not (folder / BATCHES["pool"]).is_file():
         return NONE
-    batches = {name: _grades_by_turn(folder / f"grades_{name}.jsonl") for name in LATER}
-    later = {name: batch for name, batch in batches.items() if batch}
-    marks = files.read_jsonl(folder / "marks.jsonl", Mark)
-    return GroundTruth(marks, _grades_by_turn(folder / "grades.jsonl"), later)
-
-
-POOL, LATER = "pool", ("learned", "reranked")
-"""Batches of grades: the first pool, what learned placement found, what baselines and reranking found."""
+    there = {name: folder / file for name, file in BATCHES.items() if (folder / file).is_file()}
+    batches = {name: _grades_by_turn(path) for name, path in there.items()}
+    return GroundTruth(files.read_jsonl(folder / "marks.jsonl", Mark), batches)
 
 
 class TurnGrades(Record):
@@ -189,7 +188,7 @@ class TurnGrades(Record):
 
 
 def _grades_by_turn(path: Path) -> list[Grade]:
-    rows = files.read_jsonl(path, TurnGrades) if path.is_file() else []
+    rows = files.read_jsonl(path, TurnGrades)
     shared = [(row.model_dump(exclude={"grades"}), row.grades) for row in rows]
     return [Grade(meme_id=meme, grade=grade, **row) for row, memes in shared for meme, grade in memes.items()]
 
@@ -202,18 +201,18 @@ def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequenc
     turns = {(d.dialogue_id, t.turn) for d in dialogues for t in d.turns if d.source == "authored"}
     if not turns or profile.models.llm != "authored":
         return NONE
-    found = load_truth()
+    truth = load_truth(paths.example)
     known = {meme.meme_id for meme in memes if meme.source == "drawn"}
     marks = [
         mark.model_copy(update={"best": [m for m in mark.best if m in known]})
-        for mark in found.marks
+        for mark in truth.marks
         if (mark.dialogue_id, mark.turn) in turns
     ]
     batches = {
         name: [g for g in rows if (g.dialogue_id, g.turn) in turns and g.meme_id in known]
-        for name, rows in {POOL: found.grades, **found.later}.items()
+        for name, rows in truth.batches.items()
     }
-    return GroundTruth(marks, batches.pop(POOL), batches)
+    return GroundTruth(marks, batches)
 
 
 def placed_grades(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
@@ -302,23 +301,11 @@ CAPTION = "context to caption"
 RANDOM = "random"
 """The one random ranking whose top was graded with the pool: others meet memes that nobody graded."""
 CENTRINGS = ("attribute", "none")
-SYSTEMS = (
-    "embedder", "centring", "uses", *MEASURES, "turns", "dialogues",
-)  # fmt: skip
-DIFFERENCES = ("embedder", "centring", "uses", "minus", "measure", "difference", "dialogues")
+SYSTEM = ("embedder", "centring", "uses")
+"""What makes a way to rank the library: its embedder, its centring as in the profile, what it compares."""
+SYSTEMS = (*SYSTEM, *MEASURES, "turns", "dialogues")
+DIFFERENCES = (*SYSTEM, "minus", "measure", "difference", "dialogues")
 """Columns of the two tables."""
-
-
-class System(NamedTuple):
-    """One way to rank the library: which embedder, centred or not, and what it compares."""
-
-    embedder: str
-    centring: str
-    """`attribute` or `none`, as in the profile."""
-    uses: str
-
-
-RANDOM_SYSTEM = System("", "", RANDOM)
 
 
 def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
@@ -395,47 +382,44 @@ def random_order(keys: Iterable[Key], n_memes: int, seed: int) -> np.ndarray:
     return np.array([statistics.rng(seed, "random ranking", *key, 0).permutation(n_memes) for key in keys])
 
 
-def measure_systems(data: "Turns") -> dict[System, np.ndarray]:
-    """`MEASURES` of every system and of a random ranking at the `answerable` turns; none without grades.
+def measure_systems(data: "Turns") -> dict[tuple[str, str, str], np.ndarray]:
+    """`MEASURES` of every `SYSTEM`, the random one last, at the `answerable` turns; none without grades.
 
     For each embedder and centring: each term alone, all four with the run's weights, and the plain text of
     the last turns against the caption. Ungraded memes count as not fitting.
     """
-    found: dict[System, np.ndarray] = {}
-    for name, encode in data.encoders.items() if len(data.answerable) else ():
+    measured: dict[tuple[str, str, str], np.ndarray] = {}
+    if not len(data.answerable):
+        return measured
+    for name, encode in data.encoders.items():
         contexts = encode([query.context for query in data.asked], "query")
         captions = encode([data.split.memes[meme].text for meme in data.meme_ids], "document")
         for centring in CENTRINGS:
             terms = data.terms(name, centring)
-            for part, term in zip(PARTS, terms, strict=True):
-                found[System(name, centring, part)] = data.measure(term)
-            full = retrieval.combine(terms, data.profile.retrieval.weights)
-            found[System(name, centring, FULL)] = data.measure(full)
-            found[System(name, centring, CAPTION)] = data.measure(cosines(contexts, captions, centring))
-    if found:
-        here = [data.keys[row] for row in data.answerable]
-        order = random_order(here, len(data.meme_ids), data.profile.seed)
-        found[RANDOM_SYSTEM] = per_turn(order, data.grades[data.answerable])
-    return found
+            scores = dict(zip(PARTS, terms, strict=True))
+            scores[FULL] = retrieval.combine(terms, data.profile.retrieval.weights)
+            scores[CAPTION] = cosines(contexts, captions, centring)
+            measured |= {(name, centring, uses): data.measure(values) for uses, values in scores.items()}
+    order = random_order(data.keys, len(data.meme_ids), data.profile.seed)[data.answerable]
+    return {**measured, ("", "", RANDOM): per_turn(order, data.grades[data.answerable])}
 
 
-def tabulate(
-    measured: Mapping[System, np.ndarray], clusters: Sequence[str]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def compare_systems(data: "Turns") -> tuple[pd.DataFrame, pd.DataFrame]:
     """Means of all systems, and paired differences in nDCG@5 to the random ranking that was graded.
 
-    With intervals over dialogues, `clusters` [turns]. Columns `SYSTEMS` and `DIFFERENCES`; random is the last
-    of the systems.
+    With intervals over dialogues. Columns `SYSTEMS` and `DIFFERENCES`.
     """
-    rows, differences, sizes = [], [], {"turns": len(clusters), "dialogues": len(set(clusters))}
-    for system, values in measured.items() if clusters else ():
+    rows, differences, measured = [], [], measure_systems(data)
+    clusters = data.answerable_clusters
+    for system, values in measured.items():
+        row = dict(zip(SYSTEM, system, strict=True))
         means = statistics.cluster_means(MEASURES, values, clusters, statistics.MEASURE)
-        rows.append({**system._asdict(), **means, **sizes})
-        if system.uses != RANDOM:
-            gaps = values[:, NDCG] - measured[RANDOM_SYSTEM][:, NDCG]
-            row = {**system._asdict(), "minus": RANDOM, "measure": "nDCG@5"}
+        rows.append({**row, **means, "turns": len(clusters), "dialogues": len(set(clusters))})
+        if row["uses"] != RANDOM:
+            gaps = (values - measured["", "", RANDOM])[:, NDCG]
             got = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
-            differences.append({**row, "difference": got, "dialogues": got.clusters})
+            row |= {"minus": RANDOM, "measure": "nDCG@5", "difference": got, "dialogues": got.clusters}
+            differences.append(row)
     return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
 
 
@@ -444,17 +428,15 @@ def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.
 
     The run's own centring, and the full score with the other one.
     """
-    gaps = {tuple(row[name] for name in System._fields): row for row in found["retrieval_differences"]}
+    gaps = {tuple(row[name] for name in SYSTEM): row["difference"] for row in found["retrieval_differences"]}
     other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
     rows = []
     for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"].value):
         as_run = row["centring"] in ("", profile.retrieval.centring)
         if as_run or row["uses"] == FULL:
-            gap = gaps.get(tuple(row[name] for name in System._fields), {}).get("difference")
-            uses = row["uses"] + ("" if as_run else other)
             means = (f"{row[name].value:.3f}" for name in MEASURES)
-            rows.append((row["embedder"] or "–", uses, *means, gap))
+            gap = gaps.get(tuple(row[name] for name in SYSTEM))
+            rows.append((row["embedder"] or "–", row["uses"] + ("" if as_run else other), *means, gap))
     # Other tables count all grades, and so have another nDCG@5.
     heads = ["nDCG@5, first pool" if name == "nDCG@5" else name for name in MEASURES]
-    columns = ["embedder", "uses", *heads, "nDCG@5 − random"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["embedder", "uses", *heads, "nDCG@5 − random"])

@@ -172,8 +172,7 @@ class LearnedPlacement:
                 said = self.predict(turns, places[:n][usable])
                 ranking.memes[usable, 0] = retrieval.order(said.scores, turns.meme_ids)[:, 0]
                 ranking.scores[usable, 0] = said.promise
-            numbers = tuple(summary.turn for summary in dialogue.summaries)
-            out.append(ScoredDialogue(dialogue, numbers, np.zeros((n, 3, 0)), ranking))
+            out.append(ScoredDialogue(dialogue, np.zeros((n, 3, 0)), ranking))
         return out
 
     def save(self, path: Path) -> None:

@@ -75,7 +75,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
     benchmark. Raises `ReleaseError` for records that do not fit together.
     """
     profile = run.profile
-    splits = splits_of_run(run, None, records["memes"], records["annotations"])
+    splits = [split for split in splits_of_run(run) if split.truth.grades]
     with _in_place_of(run.folder / "release") as folder:
         given = {**records, "memes": _copied(records["memes"], run, folder)}
         if splits:

@@ -22,7 +22,7 @@ from memecmd_utils.retrieval import RERANKED, MemeIndex, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Choice, ChoiceReply, Meme
 from memecmd_utils.settings import Profile
-from memecmd_utils.splits import EXAMPLE, UNTOUCHED, Split
+from memecmd_utils.splits import UNTOUCHED, Split
 
 SMALL = "reranked, small model"
 """The small local model, which chooses beside the authored choices of the example."""
@@ -200,14 +200,14 @@ def depth(profile: Profile) -> int:
 
 
 def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
-    """The choices on a split by who chose: those of the run, and on untouched tests the authored ones.
+    """The choices on a graded split by who chose: those of the run, and on untouched tests the authored ones.
 
     Beside authored ones stand those of the small local model, as far as they are on record: of all turns of
     the last test, and of the first dialogues of the example (`RERANKING_PLAN.md`).
     """
     profile, own = run.profile, None if split.name not in UNTOUCHED else paths.example / split.name
     by_chooser = {RERANKED: run.load(Choice)} if not own and RERANKED in profile.retrieval.strategies else {}
-    if profile.models.llm == "authored" and split.name in (EXAMPLE, *UNTOUCHED):
+    if profile.models.llm == "authored":
         encode = replace(run, profile=profile.replace(mode="auto")).embedder().encode
         index = retrieval.index_library(split.annotations, encode, profile)
         scored = retrieval.score_dialogues(split.dialogues, index, encode, profile)

@@ -100,17 +100,14 @@ class MemeIndex:
         return self._folded[key]
 
 
-def build_index(meme_ids: Sequence[str], blocks: Sequence[np.ndarray], centring: bool = False) -> MemeIndex:
+def build_index(meme_ids: Sequence[str], blocks: Sequence[np.ndarray]) -> MemeIndex:
     """Stack the four attribute matrices, each [memes, dim] and of unit rows, into one index."""
-    if [len(block) for block in blocks] != 4 * [len(set(meme_ids))] or len(set(meme_ids)) < len(meme_ids):
-        raise ValueError(f"need four matrices of a row for each of {len(meme_ids)} unique memes")
-    parts = [centre(block) for block in blocks] if centring else blocks
-    return MemeIndex(tuple(meme_ids), np.hstack(parts).astype(np.float32, copy=False))
+    return MemeIndex(tuple(meme_ids), np.hstack(blocks).astype(np.float32, copy=False))
 
 
-def build_queries(parts: Iterable[np.ndarray], centring: bool = False) -> np.ndarray:
+def build_queries(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Stack vectors of S, E and Psi, each [turns, dim], to queries [turns, 3, dim]."""
-    return np.stack([centre(part) if centring else part for part in parts], axis=1).astype(np.float32)
+    return np.stack(list(parts), axis=1).astype(np.float32)
 
 
 def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
@@ -119,22 +116,17 @@ def weigh(queries: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     return weighted.reshape(len(queries), -1)
 
 
-def usable_annotations(annotations: Sequence[Annotation]) -> list[Annotation]:
-    """Those that can be retrieved by; `StageOutputError` where there is none."""
-    usable = [a for a in annotations if a.usable]
-    if not usable:
-        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
-    return usable
-
-
 def index_library(
     annotations: Sequence[Annotation], encode: Encode, profile: Profile, folder: Path | None = None
 ) -> MemeIndex:
     """Index the annotated memes; one that is not annotated, or unsafe, cannot be retrieved.
 
-    From `FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever its size).
+    From `FROM_MEMES` memes on the library is kept in `folder` (None: in memory, whatever its size). Raises
+    `StageOutputError` where no meme is usable.
     """
-    usable, centring = usable_annotations(annotations), profile.retrieval.centring
+    usable, centring = [a for a in annotations if a.usable], profile.retrieval.centring
+    if not usable:
+        raise StageOutputError("no meme has a usable annotation, so nothing can be retrieved")
     if folder is not None and len(usable) >= FROM_MEMES:
         return index_on_disk(folder, usable, encode, centring == "attribute")
     return index_of(usable, encode, centring)
@@ -143,7 +135,9 @@ def index_library(
 def index_of(annotations: Sequence[Annotation], encode: Encode, centring: str) -> MemeIndex:
     """The index of usable annotations in memory; `centring` as in the profile."""
     blocks = encode_memes(annotations, encode)
-    return build_index([a.meme_id for a in annotations], blocks, centring == "attribute")
+    if centring == "attribute":
+        blocks = [centre(block) for block in blocks]
+    return build_index([a.meme_id for a in annotations], blocks)
 
 
 def encode_memes(annotations: Sequence[Annotation], encode: Encode) -> list[np.ndarray]:
@@ -244,9 +238,13 @@ class ScoredDialogue:
     """One dialogue's turns 2..T: their queries [n, 3, dim] and their ranking."""
 
     dialogue: Dialogue
-    turns: tuple[int, ...]
     queries: np.ndarray
     ranking: Ranking
+
+    @property
+    def turns(self) -> list[int]:
+        """Their numbers."""
+        return [summary.turn for summary in self.dialogue.summaries]
 
     @property
     def top1(self) -> np.ndarray:
@@ -275,11 +273,10 @@ def score_dialogues(
     if index.propose is not None:
         drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
         index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
-    found = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
+    ranked = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
     for dialogue in dialogues:
         part = slice(start, start := start + len(dialogue.summaries))
-        turns = tuple(summary.turn for summary in dialogue.summaries)
-        out.append(ScoredDialogue(dialogue, turns, queries[part], Ranking(*(rows[part] for rows in found))))
+        out.append(ScoredDialogue(dialogue, queries[part], Ranking(*(rows[part] for rows in ranked))))
     return out
 
 
@@ -293,7 +290,9 @@ def encode_queries(
         raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     scored = [summary for summary in summaries if not summary.unscored]
     rows = queries_of(scored, encode, profile.retrieval.centring, means)
-    return rows if usable.all() else at_all_turns(rows, usable)
+    queries = np.zeros((len(summaries), *rows.shape[1:]), dtype=rows.dtype)
+    queries[usable] = rows
+    return queries
 
 
 def queries_of(
@@ -304,13 +303,6 @@ def queries_of(
     if centring == "attribute":
         parts = [centre(part, mean) for part, mean in zip(parts, means, strict=True)]
     return build_queries(parts)
-
-
-def at_all_turns(rows: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """Rows of the `usable` turns (a mask) at their places among all; zeros at the others."""
-    out = np.zeros((len(usable), *rows.shape[1:]), dtype=rows.dtype)
-    out[usable] = rows
-    return out
 
 
 def candidates(scored: Sequence[ScoredDialogue], index: MemeIndex, source: str) -> list[Candidate]:
@@ -377,8 +369,6 @@ class Gated(NamedTuple):
 def standard_scale(scores: np.ndarray) -> tuple[float, float]:
     """Mean and deviation of best scores of any shape; -inf, no score, does not count. Equal scores have 1."""
     scores = scores[np.isfinite(scores)]
-    if not len(scores):
-        raise ValueError("calibration needs at least one scored turn")
     return float(scores.mean()), float(scores.std()) if np.ptp(scores) > EQUAL else 1.0
 
 
@@ -418,10 +408,7 @@ def calibrate_theta0(
     `scores` [..., dialogues, longest] are those of `pad`, of which `turns` count. The gate has memory, so the
     rate need not fall evenly; the best value met on the way is kept.
     """
-    finite = np.isfinite(scores)
-    if not finite.any(axis=(-2, -1)).all():
-        raise ValueError("calibration needs at least one scored turn")
-    low = np.where(finite, scores, np.inf).min(axis=(-2, -1)) - gate.penalty - 1e-6
+    low = np.where(np.isfinite(scores), scores, np.inf).min(axis=(-2, -1)) - gate.penalty - 1e-6
     high = scores.max(axis=(-2, -1))
     best, best_gap = high, np.full(high.shape, np.inf)
     for _ in range(BISECTION_STEPS):
@@ -558,25 +545,21 @@ def place(
     half_of = split or halves([item.dialogue for item in scored])
     chosen = {(c.dialogue_id, c.turn): c for c in choices if c.meme_id}
     place_of = {meme: place for place, meme in enumerate(index.meme_ids)}
+    strategies = [name for name in knobs.strategies if name != LEARNED or by_learned]
     out: list[Placement] = []
     for number, item in enumerate(scored):
         name, speakers = item.dialogue.dialogue_id, {t.turn: t.speaker for t in item.dialogue.turns}
-        for strategy in knobs.strategies:
-            is_learned, decided = strategy == LEARNED, strategy not in ("random", RERANKED)
-            if is_learned and not by_learned:
-                continue
-            gates, ranking = (
-                (learned_gated, by_learned[number].ranking) if is_learned else (gated, item.ranking)
-            )
-            reasons = {}
+        mine = {row: chosen[name, t] for row, t in enumerate(item.turns) if (name, t) in chosen}
+        for strategy in strategies:
+            gates, decided = gated, strategy not in ("random", RERANKED)
             if strategy == RERANKED:
-                keys = enumerate((name, turn) for turn in item.turns)
-                mine = {row: chosen[key] for row, key in keys if key in chosen}
-                found = [(row, place_of[one.meme_id], None) for row, one in mine.items()]
-                reasons = {row: one.reason for row, one in mine.items()}
+                picks = [(row, place_of[choice.meme_id], None) for row, choice in mine.items()]
             else:
-                found = pick_memes(strategy, ranking, gates.sent[number], len(index.meme_ids), profile, name)
-            for row, meme, rank in found:
+                ranking = item.ranking
+                if strategy == LEARNED:
+                    gates, ranking = learned_gated, by_learned[number].ranking
+                picks = pick_memes(strategy, ranking, gates.sent[number], len(index.meme_ids), profile, name)
+            for row, meme, rank in picks:
                 parts = pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
                 out.append(
                     Placement(
@@ -586,7 +569,7 @@ def place(
                         gate_score=float(gates.scores[number, row]) if decided else None,
                         threshold=float(gates.thresholds[number, row]) if decided else None,
                         fold=gates.fitted[half_of[name]][0].fold if decided else "none",
-                        reason=reasons.get(row, ""),
+                        reason=mine[row].reason if strategy == RERANKED else "",
                         source="computed", profile=profile.name, seed=profile.seed,
                     )
                 )  # fmt: skip

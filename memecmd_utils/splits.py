@@ -15,17 +15,17 @@ import pandas as pd
 
 from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
-from memecmd_utils.grades import POOL, GroundTruth, Key, load_truth, read_grades, truth_of_run
+from memecmd_utils.grades import NONE, GroundTruth, Key, load_truth, read_grades, truth_of_run
 from memecmd_utils.library import example_memes
 from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Mark, Meme, Summary, SummaryReply
+from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
 
 # --- Records
 
-EXAMPLE, UNTOUCHED = "example", ("untouched", "untouched_2")
-"""Splits of the example corpus: its own, and the tests."""
+UNTOUCHED = ("untouched", "untouched_2")
+"""Splits of the example corpus beside its own: tests."""
 MOST_PAIRS = 4_000_000
 """Pairs of a turn and a meme that are looked at: each has four terms under four systems, 0.5 GB in all.
 The paper's run has 198 million; a sample of its dialogues says as much about each open choice."""
@@ -39,53 +39,24 @@ class Split:
     dialogues: Sequence[Dialogue]
     memes: Mapping[str, Meme]
     annotations: Sequence[Annotation]
-    grades: Mapping[str, Sequence[Grade]]
-    """Grades by batch, the first pool first."""
-    marks: Sequence[Mark] = ()
-
-    @cached_property
-    def truth(self) -> GroundTruth:
-        """Marks and grades; those of later batches count for placed memes alone."""
-        first, *later = self.grades
-        return GroundTruth(self.marks, self.grades[first], {name: self.grades[name] for name in later})
+    truth: GroundTruth = NONE
 
 
-def split_of_run(
-    run: Run,
-    path: Path | None = None,
-    memes: Sequence[Meme] | None = None,
-    annotations: Sequence[Annotation] | None = None,
-) -> Split:
-    """A run's own split, with the grades of the example where it has its texts.
+def splits_of_run(run: Run, path: Path | None = None) -> Iterator[Split]:
+    """A run's own split, named after its profile, then the untouched ones where the example's grades are its.
 
-    `path` is a user's table (`read_grades`), which takes the place of the example's grades and marks. `memes`
-    and `annotations` take that of all the run has.
+    `path` is a user's table (`read_grades`): it takes the place of the example's grades and marks, and of the
+    untouched splits. Without either the own split has no grades.
     """
-    dialogues, memes = run.load(Dialogue), run.load(Meme) if memes is None else memes
-    annotations = run.load(Annotation) if annotations is None else annotations
-    by_id = {meme.meme_id: meme for meme in memes}
+    dialogues, memes = run.load(Dialogue), {meme.meme_id: meme for meme in run.load(Meme)}
     if path:
-        batches = {"user": read_grades(path, dialogues, by_id)}
-        return Split(run.profile.name, dialogues, by_id, annotations, batches)
-    truth = truth_of_run(run.profile, dialogues, memes)
-    name = EXAMPLE if truth.grades else run.profile.name
-    return Split(name, dialogues, by_id, annotations, {POOL: truth.grades, **truth.later}, truth.marks)
-
-
-def splits_of_run(
-    run: Run,
-    path: Path | None = None,
-    memes: Sequence[Meme] | None = None,
-    annotations: Sequence[Annotation] | None = None,
-) -> list[Split]:
-    """The graded splits of a run: its own, as `split_of_run` has it, and the untouched ones; else none.
-
-    With a user's table (`path`) the run's own alone.
-    """
-    own = split_of_run(run, path, memes, annotations)
-    if path:
-        return [own]
-    return [own, *untouched_splits(own)] if own.truth.grades else []
+        truth = GroundTruth((), {"user": read_grades(path, dialogues, memes)})
+    else:
+        truth = truth_of_run(run.profile, dialogues, list(memes.values()))
+    own = Split(run.profile.name, dialogues, memes, run.load(Annotation), truth)
+    yield own
+    if truth.grades and not path:
+        yield from untouched_splits(own)
 
 
 def untouched_splits(example: Split) -> Iterator[Split]:
@@ -96,9 +67,6 @@ def untouched_splits(example: Split) -> Iterator[Split]:
     known = {row.meme_id for row in example_memes()}
     old = {name: meme for name, meme in example.memes.items() if name in known}
     for folder in (paths.example / name for name in UNTOUCHED if known == old.keys()):
-        truth = load_truth(folder)
-        if not truth.grades:
-            continue
         new = {
             row.meme_id: Meme(
                 source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
@@ -108,8 +76,9 @@ def untouched_splits(example: Split) -> Iterator[Split]:
             for row in example_memes(folder)
         }  # fmt: skip
         annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
-        batches = {POOL: truth.grades, **truth.later}
-        yield Split(folder.name, _dialogues(folder), {**old, **new}, annotations, batches, truth.marks)
+        split = Split(folder.name, _dialogues(folder), {**old, **new}, annotations, load_truth(folder))
+        if split.truth.grades:
+            yield split
 
 
 def _dialogues(folder: Path) -> list[Dialogue]:
@@ -418,7 +387,7 @@ class Turns:
 
 def load_turns(run: Run) -> Turns:
     """Read what a run has made so far, of a large run for a sample of its dialogues."""
-    split = split_of_run(run)
+    split = next(splits_of_run(run))
     usable = sum(annotation.usable for annotation in split.annotations)
     sampled = replace(split, dialogues=sample(split.dialogues, usable, run.profile.seed))
     return Turns(sampled, run.profile, encoders_of(run))

@@ -271,7 +271,7 @@ def evaluate_run(
     profile, truth = run.profile, data.split.truth
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
-    systems, differences = grades.tabulate(grades.measure_systems(data), data.answerable_clusters)
+    systems, differences = grades.compare_systems(data)
     by_grades = {
         "agreement": grades.agreement_table(truth),
         "retrieval": systems,

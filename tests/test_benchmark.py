@@ -18,6 +18,7 @@ from memecmd_utils import __main__ as command
 from memecmd_utils import benchmark, grades, statistics
 from memecmd_utils.benchmark import DEPTH, MEASURES, PAPER, Benchmark, BenchmarkError
 from memecmd_utils.chats import search
+from memecmd_utils.grades import GroundTruth
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
 from memecmd_utils.splits import Split
@@ -42,7 +43,7 @@ def made_split(name: str = "made", dialogues: int = 8) -> Split:
                 ]
     memes = {name: made_up.meme(name) for name in IDS}
     annotations = [made_up.annotation(name, s_plus=f"约饭{name}") for name in IDS]
-    return Split(name, chats, memes, annotations, {"pool": pool, "learned": later})
+    return Split(name, chats, memes, annotations, GroundTruth((), {"pool": pool, "learned": later}))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_turns_hold_nothing_of_the_turn_itself(made: Benchmark) -> None:
 
 def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchmark) -> None:
     sums: dict[tuple[str, str], int] = {}
-    for grade in (g for batch in made_split().grades.values() for g in batch):
+    for grade in (g for batch in made_split().truth.batches.values() for g in batch):
         key = f"{grade.dialogue_id}/{grade.turn}", grade.meme_id
         sums[key] = sums.get(key, 0) + grade.grade
     found = {(q, m): score for q, m, score in made.qrels.itertuples(index=False)}
@@ -91,7 +92,7 @@ def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchm
     assert len(made.asked) == 8 * 4 and len(made.turns) == 8 * 5
     chats = [made_up.dialogue("a b"), made_up.dialogue("a_b")]
     with pytest.raises(BenchmarkError, match="differ only in spaces"):
-        benchmark.build(Split("made", chats, {}, [], {}))
+        benchmark.build(Split("made", chats, {}, []))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_a_meme_is_relevant_where_its_mean_grade_says_that_it_fits(
     sure = made_up.grade(2, "m01", "0", 2, "made-0")
     row = sure.model_dump() | {"meme_id": "m00"}
     graded = [grades.UserGrade(**row | {"grader": str(n), "grade": g}) for n, g in enumerate(given)]
-    built = benchmark.build(replace(plain, grades={"user": [*graded, sure]}))
+    built = benchmark.build(replace(plain, truth=GroundTruth((), {"user": [*graded, sure]})))
     assert built.relevant["made-0/2"] == {"m00": score, "m01": 4}
     hit = benchmark.measure({"made-0/2": ["m00"]}, built)[0, MEASURES.index("R@1")]
     assert hit == grades.fits(round(np.mean(given), 9)) == (score >= 2)

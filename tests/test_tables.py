@@ -248,12 +248,12 @@ def test_levels_by_hand() -> None:
     pairs = {2: (2, 2), 3: (1, 1), 4: (1, 0), 5: (0, 0)}
     given = [made_up.grade(t, "m1", "xy"[i], n) for t, both in pairs.items() for i, n in enumerate(both)]
     placed = [made_up.placement(t, "m1") for t in pairs]
-    row = tables.levels(placed, GroundTruth([], given)).loc[0].map(str).to_dict()
+    row = tables.levels(placed, GroundTruth((), {"pool": given})).loc[0].map(str).to_dict()
     shares = {"ungraded": "0%", "fits": "50%", "lands": "25%", "nobody": "25%"}
     means = {"mean grade": "0.88", "ungraded as 0": "0.88"}
     assert row == {"strategy": "greedy", "memes": "4", **shares, **means}, "a share prints as per cent"
     placed.append(made_up.placement(6, "m2"))
-    row = tables.levels(placed, GroundTruth([], given)).loc[0].map(str)
+    row = tables.levels(placed, GroundTruth((), {"pool": given})).loc[0].map(str)
     assert (row["fits"], row["ungraded"], row["mean grade"], row["ungraded as 0"]) == (
         "–",
         "20%",

@@ -25,7 +25,6 @@ from memecmd_utils.chats.turns import (
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.embedders import embedder_of
-from memecmd_utils.grades import POOL
 from memecmd_utils.retrieval import LEARNED, RERANKED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Choice, Dialogue, Placement, Summary, SummaryReply, Turn
@@ -267,7 +266,7 @@ def _place(chats: Sequence[Chat], library: Library, strategy: Strategy, asking: 
         encoders = dict(zip(both, (library.encode, encoder(run, asking, both[1])), strict=True))
         names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
         placement = learned.open_placement(run, names)
-        split = Split(run.name, dialogues, library.memes, run.load(Annotation), {POOL: []})
+        split = Split(run.name, dialogues, library.memes, run.load(Annotation))
         by_learned = placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
     elif strategy == RERANKED:
         ranked = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,20 +37,15 @@ COMPARED = {
     OWN: ((RERANKED, GREEDY), (LEARNED, GREEDY)),
 }
 """At whose turns which pairs are compared; at all turns no gate chooses the turns, so that comes first."""
-OF_MEMES = ("fits", "lands", "mean grade", "specificity")
+OF_MEMES = {
+    "fits": statistics.SHARE, "lands": statistics.SHARE,
+    "mean grade": statistics.GRADE, "specificity": statistics.MEAN,
+}  # fmt: skip
 RANKINGS_COMPARED = ((LEARNED, PAPER), (LEARNED, POPULAR), (POPULAR, PAPER), (ALONE, POPULAR))
-PLACE = ("dialogue", "turn")
 QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 FROZEN = paths.example / "reranking_tables.json"
 """Tables of what was asked once, of the untouched tests, from files that stay as they are: choices under
 other settings, grades of memes in sequence, and scores of judges that saw the screenshots."""
-
-
-class Sent(NamedTuple):
-    """Which turns get a meme (a mask over the turns), and which meme would be sent at every turn."""
-
-    turns: np.ndarray
-    memes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -126,61 +121,42 @@ class Senders:
         }
         return {who: self.data.gate(top1, rule)[:3] for who, (top1, rule) in rules.items()}
 
-    def sent(self, who: str, where: str) -> Sent:
-        """`who`'s memes at the turns of `where`.
+    def sent(self, who: str, where: str) -> tuple[np.ndarray, np.ndarray]:
+        """`who`'s memes at the turns of `where`: rows of the turns and columns of the memes, [memes] each.
 
         Popular never repeats itself in a chat, except where all turns are compared.
         """
-        turns, memes = self.turns[where], self.firsts[who]
-        if who == POPULAR and where != ALL:
-            order, memes = retrieval.order(self.liked, self.data.meme_ids), memes.copy()
-            for rows in self.data.rows_of.values():
-                at = rows[turns[rows]]
-                memes[at] = order[at, np.arange(len(at))]
-        return Sent(turns, memes)
+        at = np.flatnonzero(self.turns[where])
+        if who != POPULAR or where == ALL:
+            return at, self.firsts[who][at]
+        chats = pd.Series(np.array(self.data.clusters)[at])
+        return at, retrieval.order(self.liked, self.data.meme_ids)[at, chats.groupby(chats).cumcount()]
 
-    def measures(self, sent: Sent) -> pd.DataFrame:
-        """Whether what is sent fits, lands, its mean grade and whether it was graded; a row a meme.
+    def worth(self, at: np.ndarray, memes: np.ndarray) -> dict[str, np.ndarray]:
+        """Each meme sent in every one of `OF_MEMES`, [1 + dialogues, memes].
 
-        A meme that nobody graded does not fit. By (dialogue, turn).
+        With all grades, and without those of each dialogue that has turns, whose own memes are nan there. A
+        meme that nobody graded does not fit and has grade 0. Specificity: fits, less how often the same meme
+        fits at the other turns where it was graded; nan where it was graded at none.
         """
-        at = np.flatnonzero(sent.turns)
-        memes = sent.memes[at]
-        given = self.data.grades[at, memes]
-        return pd.DataFrame(
-            {
-                "fits": grades.fits(given).astype(float), "lands": (given == 2).astype(float),
-                "mean grade": np.nan_to_num(given), "ungraded": np.isnan(given), "meme": memes,
-            },
-            index=pd.MultiIndex.from_tuples([self.data.keys[row] for row in at], names=PLACE),
-        )  # fmt: skip
-
-    def specificity(self, sent: Sent) -> np.ndarray:
-        """Of every meme sent: fits, less how often the same meme fits at the other turns where it was graded.
-
-        [1 + dialogues, memes sent]: with all grades, and without those of each dialogue that has turns, whose
-        own memes are nan there. nan too where nobody graded the meme at another turn.
-        """
-        at = np.flatnonzero(sent.turns)
-        memes, given = sent.memes[at], self.data.grades
-        values = np.array([grades.fits(given), np.isfinite(given)], dtype=float)
-        starts = [rows[0] for rows in self.data.rows_of.values()]
-        by_dialogue = np.add.reduceat(values, starts, axis=1)  # [2, dialogues, memes]
+        every, dialogues = self.data.grades, self.data.rows_of.values()
+        counts = np.array([grades.fits(every), np.isfinite(every)], dtype=float)
+        by_dialogue = np.add.reduceat(counts, [rows[0] for rows in dialogues], axis=1)
         total = by_dialogue.sum(axis=1, keepdims=True)
-        totals = np.concatenate([total, total - by_dialogue], axis=1)[:, :, memes]
-        own = values[:, at, memes]
+        totals = np.concatenate([total, total - by_dialogue], axis=1)  # [2, 1 + dialogues, memes]
+        given = every[at, memes]
+        fits = grades.fits(given)
         with np.errstate(invalid="ignore", divide="ignore"):
-            fits, graded = totals - own[:, None]
-            found = own[0] - np.where(graded > 0, fits / graded, np.nan)
-        for number, rows in enumerate(self.data.rows_of.values(), start=1):
-            found[number, np.isin(at, rows)] = np.nan
-        return found
+            other_fits, others = totals[:, :, memes] - counts[:, None, at, memes]
+            elsewhere = np.where(others > 0, other_fits / others, np.nan)
+        values = fits, given == 2, np.nan_to_num(given), fits - elsewhere
+        is_left_out = [np.zeros(len(at), dtype=bool), *(np.isin(at, rows) for rows in dialogues)]
+        return {name: np.where(is_left_out, np.nan, v) for name, v in zip(OF_MEMES, values, strict=True)}
 
-    def left_out(self, values: np.ndarray, sent: Sent) -> tuple[LeftOut, int]:
-        """The mean of `specificity` values, or of their differences, and how many memes it is over."""
-        names = np.array(self.data.clusters)[sent.turns]
+    def mean(self, values: np.ndarray, at: np.ndarray) -> tuple[LeftOut, int]:
+        """The mean of values of `worth`, or of their differences, and how many memes it is over."""
         counts = np.isfinite(values[0])
-        share = np.array([np.sum(counts & (names == name)) for name in self.data.rows_of])
+        share = np.array([np.isin(at[counts], rows).sum() for rows in self.data.rows_of.values()])
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.nansum(values[:, counts], axis=1) / np.isfinite(values[:, counts]).sum(axis=1)
             return LeftOut(means[0], means[1:], share / share.sum()), int(counts.sum())
@@ -204,17 +180,17 @@ def grade_split(
 def grade_run(run: Run) -> list[Senders]:
     """What everybody says on a run's graded turns and on the untouched tests.
 
-    Saves all whole rankings, and of the run's own turns the four terms and learned placement's gate, for the
-    page. Nothing without grades, or where the weights of learned placement do not apply.
+    Saves all whole rankings, and of the run's own turns learned placement's gate, for the page. Nothing
+    without grades, or where the weights of learned placement do not apply.
     """
     graded, arrays = [], {}
     try:
         names, encoders = learned.open_encoders(learned.on_this_machine(run))
-        placement, splits = learned.open_placement(run, names), splits_of_run(run)
+        placement = learned.open_placement(run, names)
+        splits = [split for split in splits_of_run(run) if split.truth.grades]
         # What baselines count: no grade that was asked for because of them.
-        batches = splits[0].grades if splits else {}
-        given = [g for batch, of_batch in batches.items() if batch != grades.LATER[-1] for g in of_batch]
-        pool = grades.mean_grades(given)
+        batches = splits[0].truth.batches if splits else {}
+        pool = grades.mean_grades(g for batch, given in batches.items() if batch != RERANKED for g in given)
         graded = [
             grade_split(run, s, pool, placement, encoders, reranking.choices_of(run, s)) for s in splits
         ]
@@ -227,12 +203,11 @@ def grade_run(run: Run) -> list[Senders]:
     for senders in graded[:1]:
         data = senders.data
         arrays["turns"] = np.array([f"{name}/{turn}" for name, turn in data.keys])
-        arrays["terms"] = data.terms(next(iter(encoders)), run.profile.retrieval.centring).astype(np.float32)
         arrays["learned gate"] = np.array(senders.gates[LEARNED][:2])
         arrays["popular"] = np.full(len(data.keys), -1)
         if RERANKED in senders.turns:
-            turns, memes = senders.sent(POPULAR, RERANKED)
-            arrays["popular"][turns] = memes[turns]
+            at, memes = senders.sent(POPULAR, RERANKED)
+            arrays["popular"][at] = memes
     run.save_arrays(SCORES, **arrays)
     return graded
 
@@ -272,54 +247,41 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
 
     A meme that nobody graded does not fit and has grade 0; `ungraded` is their share.
     """
-    for where, at in senders.turns.items():
+    data = senders.data
+    for where, turns in senders.turns.items():
         rest = (POPULAR, SINGLE, LEARNED, ALONE, GREEDY, RANDOM)
-        for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if at.any() else ():
-            yield {"where": where, "who": who, **summary(senders, senders.sent(who, where))}
-
-
-def summary(senders: Senders, sent: Sent) -> dict[str, Any]:
-    """Means of what is sent with intervals, and how varied the memes are."""
-    measured = senders.measures(sent)
-    names = measured.index.get_level_values("dialogue").tolist()
-    chats = Counter(zip(names, measured.meme, strict=True))
-    left_out, n = senders.left_out(senders.specificity(sent), sent)
-    return {
-        "memes": len(measured), "ungraded": measured.ungraded.mean(),
-        **statistics.cluster_means(("fits", "lands"), measured[["fits", "lands"]], names, statistics.SHARE),
-        "mean grade": statistics.cluster_mean(measured["mean grade"], names, statistics.GRADE),
-        "specificity": statistics.estimate(left_out, n, statistics.MEAN),
-        "different": measured.meme.nunique(), "repeats": sum(n - 1 for n in chats.values()),
-        "right after another": grades.gaps_of(measured.index).count(1),
-    }  # fmt: skip
+        for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if turns.any() else ():
+            at, memes = senders.sent(who, where)
+            worth, keys = senders.worth(at, memes), [data.keys[row] for row in at]
+            chats = Counter((name, meme) for (name, _), meme in zip(keys, memes.tolist(), strict=True))
+            yield {
+                "where": where, "who": who,
+                "memes": len(memes), "ungraded": np.isnan(data.grades[at, memes]).mean(),
+                **{m: statistics.estimate(*senders.mean(worth[m], at), kind) for m, kind in OF_MEMES.items()},
+                "different": len(np.unique(memes)), "repeats": sum(n - 1 for n in chats.values()),
+                "right after another": grades.gaps_of(keys).count(1),
+            }  # fmt: skip
 
 
 def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
-    """Who minus another, at the same turns or each at its own, in every one of `OF_MEMES`."""
+    """Who minus another, turn by turn or each over its own turns, in every one of `OF_MEMES`."""
     for where, pairs in COMPARED.items():
         for who, other in pairs:
             at = (who, other) if where == OWN else (where, where)
             if not {*at, who, other} <= {*senders.turns, *senders.firsts}:
                 continue
             ours, theirs = (senders.sent(*sender) for sender in zip((who, other), at, strict=True))
-            values = [senders.measures(sent) for sent in (ours, theirs)]
+            worth, their_worth = senders.worth(*ours), senders.worth(*theirs)
             for measure in OF_MEMES:
-                if measure == "specificity":
-                    got = specificity_difference(senders, ours, theirs, paired=where != OWN)
+                if where == OWN:
+                    mine, n = senders.mean(worth[measure], ours[0])
+                    other_mean, m = senders.mean(their_worth[measure], theirs[0])
+                    got = statistics.estimate(mine.minus(other_mean), n + m)
                 else:
-                    compare = statistics.unpaired_difference if where == OWN else statistics.paired_difference
-                    got = compare(*(table[measure].to_dict() for table in values))
+                    gaps = worth[measure] - their_worth[measure]
+                    got = statistics.estimate(*senders.mean(gaps, ours[0]))
                 row = {"where": where, "who": who, "minus": other, "measure": measure}
                 yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}
-
-
-def specificity_difference(senders: Senders, ours: Sent, theirs: Sent, paired: bool) -> statistics.Estimate:
-    """One sender minus another in specificity, turn by turn or each over its own turns."""
-    values = [senders.specificity(sent) for sent in (ours, theirs)]
-    if paired:
-        return statistics.estimate(*senders.left_out(values[0] - values[1], ours))
-    (a, n), (b, m) = (senders.left_out(v, sent) for v, sent in zip(values, (ours, theirs), strict=True))
-    return statistics.estimate(a.minus(b), n + m)
 
 
 def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
@@ -413,9 +375,8 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
     ranking, placed memes and gate as tables in Markdown; all tables stand in `tables/fitted_*` of the report.
     """
-    split = next(iter(splits_of_run(run, path)), Split("", [], {}, [], {"": []}))
-    first = next(iter(split.grades.values()))
-    split = replace(split, dialogues=only_graded(split.dialogues, first))
+    split = next(splits_of_run(run, path))
+    split = replace(split, dialogues=only_graded(split.dialogues, split.truth.grades))
     by_kind = Counter(dialogue.kind for dialogue in split.dialogues)
     if not by_kind or min(by_kind.values()) < learned.FOLDS:
         raise StageOutputError(
@@ -425,7 +386,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     names, encoders = learned.open_encoders(learned.on_this_machine(run))
     placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
-    graded = grade_split(run, split, grades.mean_grades(first), placement, encoders, {})
+    graded = grade_split(run, split, grades.mean_grades(split.truth.grades), placement, encoders, {})
     tables = tabulate(run, [graded], stem="fitted")
     columns = ["where", "who", "memes", "mean grade", "fits", "lands", "specificity"]
     ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]

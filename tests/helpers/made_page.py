@@ -97,7 +97,7 @@ def truth_of(dialogues: list[schemas.Dialogue]) -> GroundTruth:
     first = dialogues[0].dialogue_id
     given = [made_up.grade(2, "m1", g, n, first, "made up") for g, n in (("g1", 2), ("g2", 1))]
     marks = [made_up.mark(2, m, s, (), first, "made up") for m, s in (("x", True), ("y", False))]
-    return GroundTruth(marks, given)
+    return GroundTruth(marks, {"pool": given})
 
 
 def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE) -> Run:

