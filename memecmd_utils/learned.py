@@ -22,13 +22,7 @@ from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.splits import (
-    MEME_TEXTS,
-    TURN_TEXTS,
-    Split,
-    Turns,
-    encoders_of,
-)
+from memecmd_utils.splits import MEME_TEXTS, TURN_TEXTS, Split, Turns, encoders_of
 
 FILE = "placement.json"
 """File of a run with weights that were fitted on it; the example's are in `data/example`."""
@@ -292,29 +286,26 @@ def liked_more(turns: Turns, rows: np.ndarray) -> np.ndarray:
     return np.nansum(gaps, axis=0) / np.maximum(1, np.isfinite(gaps).sum(axis=0))
 
 
-def pick_penalty(turns: Turns, rows: np.ndarray) -> tuple[float, list[np.ndarray]]:
-    """The penalty with the best nDCG@5 over inner folds, and its weights for each of them."""
-    totals, fitted = np.zeros(len(PENALTIES)), []
-    for fit, held_out in inner_folds(turns, rows):
-        here = np.intersect1d(held_out, turns.answerable)
-        fitted.append(ridge(turns.cosines[fit], turns.grades[fit], PENALTIES))
-        for number, weights in enumerate(fitted[-1]):
-            scores = turns.cosines[here] @ weights.ravel().astype(np.float32)
-            totals[number] += grades.ndcg(retrieval.order(scores, turns.meme_ids), turns.grades[here]).sum()
-    best = int(totals.argmax())
-    return PENALTIES[best], [weights[best] for weights in fitted]
+def pick_strengths(turns: Turns, rows: np.ndarray) -> tuple[float, float, list[np.ndarray]]:
+    """The penalty, then the share of `liked_more`, with the best nDCG@5 over inner folds.
 
+    Third the weights of each inner fold under this penalty.
+    """
 
-def pick_share(turns: Turns, rows: np.ndarray, weights: Sequence[np.ndarray]) -> float:
-    """The share of `liked_more` with the best nDCG@5 over inner folds; `weights` are those of each fold."""
-    totals = np.zeros(len(SHARES_OF_MEAN))
-    for of_fold, (fit, held_out) in zip(weights, inner_folds(turns, rows), strict=True):
-        here = np.intersect1d(held_out, turns.answerable)
-        scores, liked = turns.cosines[here] @ of_fold.ravel(), liked_more(turns, fit)
-        for number, share in enumerate(SHARES_OF_MEAN):
-            best = retrieval.order(scores + share * liked, turns.meme_ids)
-            totals[number] += grades.ndcg(best, turns.grades[here]).sum()
-    return SHARES_OF_MEAN[int(totals.argmax())]
+    def ndcg(scores: np.ndarray, here: np.ndarray) -> float:
+        return grades.ndcg(retrieval.order(scores, turns.meme_ids), turns.grades[here]).sum()
+
+    by_penalty, by_share = np.zeros(len(PENALTIES)), np.zeros(len(SHARES_OF_MEAN))
+    folds = [(fit, np.intersect1d(held_out, turns.answerable)) for fit, held_out in inner_folds(turns, rows)]
+    fitted = [ridge(turns.cosines[fit], turns.grades[fit], PENALTIES) for fit, _ in folds]
+    for of_fold, (_, here) in zip(fitted, folds, strict=True):
+        by_penalty += [ndcg(turns.cosines[here] @ w.ravel().astype(np.float32), here) for w in of_fold]
+    best = int(by_penalty.argmax())
+    for of_fold, (fit, here) in zip(fitted, folds, strict=True):
+        scores, liked = turns.cosines[here] @ of_fold[best].ravel(), liked_more(turns, fit)
+        by_share += [ndcg(scores + share * liked, here) for share in SHARES_OF_MEAN]
+    share = SHARES_OF_MEAN[int(by_share.argmax())]
+    return PENALTIES[best], share, [of_fold[best] for of_fold in fitted]
 
 
 def fit_gate(turns: Turns, rows: np.ndarray) -> np.ndarray | None:
@@ -347,8 +338,7 @@ def fit_model(turns: Turns, rows: np.ndarray) -> PlacementModel:
     from sklearn.isotonic import IsotonicRegression
 
     graded = rows[np.isfinite(turns.grades[rows]).any(axis=1)]
-    penalty, by_fold = pick_penalty(turns, graded)
-    share = pick_share(turns, graded, by_fold)
+    penalty, share, by_fold = pick_strengths(turns, graded)
     vectors, meme_ids = [vectors for vectors, _ in turns.turn_vectors], turns.meme_ids
 
     def model(weights: np.ndarray, at: np.ndarray) -> PlacementModel:

@@ -372,9 +372,9 @@ def standard_scale(scores: np.ndarray) -> tuple[float, float]:
     return float(scores.mean()), float(scores.std()) if np.ptp(scores) > EQUAL else 1.0
 
 
-def pad(dialogues: Sequence[np.ndarray]) -> np.ndarray:
-    """Scores of dialogues of any length as [dialogues, longest]: -inf, as of an unscored turn, fills up."""
-    out = np.full((len(dialogues), max(map(len, dialogues), default=0)), -np.inf)
+def pad(dialogues: Sequence[Sequence[float]], fill: float = -np.inf) -> np.ndarray:
+    """Values of dialogues of any length as [dialogues, longest], filled up with -inf as of unscored turns."""
+    out = np.full((len(dialogues), max(map(len, dialogues), default=0)), fill)
     for row, scores in zip(out, dialogues, strict=True):
         row[: len(scores)] = scores
     return out

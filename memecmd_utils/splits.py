@@ -17,7 +17,7 @@ from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import NONE, GroundTruth, Key, load_truth, read_grades, truth_of_run
 from memecmd_utils.library import example_memes
-from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves
+from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves, pad
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
@@ -272,13 +272,8 @@ class Turns:
     @cached_property
     def places(self) -> np.ndarray:
         """Row of every turn 2..T, [dialogues, longest]; -1 without a usable summary and past the end."""
-        out = np.full(
-            (len(self.split.dialogues), max((len(d.summaries) for d in self.split.dialogues), default=0)), -1
-        )
-        for places, dialogue in zip(out, self.split.dialogues, strict=True):
-            for place, summary in enumerate(dialogue.summaries):
-                places[place] = self.row.get((dialogue.dialogue_id, summary.turn), -1)
-        return out
+        keys = ([(d.dialogue_id, s.turn) for s in d.summaries] for d in self.split.dialogues)
+        return pad([[self.row.get(key, -1) for key in of_dialogue] for of_dialogue in keys], -1).astype(int)
 
     @cached_property
     def grades(self) -> np.ndarray:

@@ -123,7 +123,6 @@ def test_centring_by_hand() -> None:
 # --- The gate
 
 PAPER = Gate(theta0=0.7, penalty=0.2, decay=1.0)
-some_scores = st.lists(st.one_of(st.floats(-3, 3), st.just(-math.inf)), min_size=1, max_size=17).map(np.array)
 
 
 def test_equation_23_by_hand() -> None:
@@ -137,17 +136,6 @@ def test_equation_23_by_hand() -> None:
     assert simulate(np.array([0.7, np.nextafter(0.7, 1)]), PAPER)[1].tolist() == [False, True]
     # After the meme at turn 1 two empty turns pass: k = 3 at turn 4, where .72 > .70996 sends.
     assert simulate(np.array([0.72, -np.inf, -np.inf, 0.72]), PAPER)[1].tolist() == [True, False, False, True]
-
-
-@QUICK
-@given(some_scores, st.floats(-3, 3), st.floats(0, 2), st.floats(0.1, 3))
-def test_a_trace_follows_the_definition(scores, theta0, penalty, decay) -> None:
-    both = np.stack([scores, scores[::-1]])  # many dialogues at once
-    thresholds, sent = simulate(both, Gate(theta0, penalty, decay))
-    for row, t in np.ndindex(both.shape):
-        earlier = np.flatnonzero(sent[row, :t])
-        rise = penalty * math.exp(-decay * (t - earlier[-1])) if len(earlier) else 0
-        assert thresholds[row, t] == theta0 + rise and sent[row, t] == (both[row, t] > thresholds[row, t])
 
 
 @QUICK
@@ -233,18 +221,9 @@ def test_a_moved_gate_does_not_shift_later_choices_and_random_asks_none() -> Non
 def test_where_the_strategies_place_and_what_a_placement_says() -> None:
     scored, index, profile = score()
     placements = retrieval.place(scored, index, profile)
-    places = by_strategy(placements)
-    gated = retrieval.gate_dialogues(scored, profile)
-    items, split = {item.dialogue.dialogue_id: item for item in scored}, retrieval.halves(DIALOGUES)
-    gate_turns = {
-        (name, turn)
-        for (name, item), of_dialogue in zip(items.items(), gated.sent, strict=True)
-        for turn, sent in zip(item.turns, of_dialogue, strict=True)
-        if sent
-    }
-    for strategy in ("greedy", "sampling", "random_same_turns"):
-        assert set(places[strategy]) == gate_turns != set()
-    assert set(places["random"]) != gate_turns
+    places, items = by_strategy(placements), {item.dialogue.dialogue_id: item for item in scored}
+    assert set(places["greedy"]) == set(places["sampling"]) == set(places["random_same_turns"]) != set()
+    assert set(places["random"]) != set(places["greedy"])
     assert {p.rank for p in places["greedy"].values()} == {1}
     assert {p.rank for p in places["sampling"].values()} == {1, 2, 3}
     for placed in placements:
@@ -253,38 +232,29 @@ def test_where_the_strategies_place_and_what_a_placement_says() -> None:
         assert placed.speaker == item.dialogue.turns[placed.turn - 1].speaker
         parts = retrieval.pair_components(index, item.queries[row : row + 1], np.array([[meme]]))[0, 0]
         assert placed.score == pytest.approx(parts @ np.array(profile.retrieval.weights), abs=1e-8)
-        if placed.rank is not None:
-            assert item.ranking.memes[row, placed.rank - 1] == meme
+        assert placed.rank is None or item.ranking.memes[row, placed.rank - 1] == meme
         if placed.strategy == "random":
             assert (placed.fold, placed.gate_score, placed.threshold) == ("none", None, None)
         else:
-            assert placed.fold != split[placed.dialogue_id] and placed.gate_score > placed.threshold
-
-
-def by_learned(scored, promises):
-    """What learned placement would say: at every turn the meme of its number, and a made-up promise."""
-    rng, out = np.random.default_rng(4), []
-    for item in scored:
-        n = len(item.turns)
-        memes = np.arange(n)[:, None] % N_MEMES
-        ranking = retrieval.Ranking(memes, promises(rng, n)[:, None], np.zeros((n, 1, 4)))
-        out.append(retrieval.ScoredDialogue(item.dialogue, np.zeros((n, 3, 0)), ranking))
-    return out
+            assert placed.gate_score > placed.threshold
 
 
 def test_learned_places_its_own_memes_where_it_promises_most() -> None:
     scored, index, profile = score(strategies=["greedy", "learned"])
-    promised = by_learned(scored, lambda rng, n: rng.random(n))
+    rng, promised = np.random.default_rng(4), []
+    for item in scored:  # at every turn the meme of its number, and a made-up promise
+        n = len(item.turns)
+        memes = np.arange(n)[:, None] % N_MEMES
+        ranking = retrieval.Ranking(memes, rng.random((n, 1)), np.zeros((n, 1, 4)))
+        promised.append(retrieval.ScoredDialogue(item.dialogue, np.zeros((n, 3, 0)), ranking))
     places = by_strategy(retrieval.place(scored, index, profile, promised))
     assert places["greedy"] == by_strategy(retrieval.place(scored, index, profile))["greedy"]
     sent = places["learned"]
     for item in promised:
-        name, promise = item.dialogue.dialogue_id, dict(zip(item.turns, item.top1, strict=True))
-        mine = {turn for dialogue, turn in sent if dialogue == name}
-        if mine and len(mine) < len(promise):
-            assert min(promise[t] for t in mine) > max(promise[t] for t in promise.keys() - mine)
-        for turn in mine:
-            assert sent[name, turn].meme_id == index.meme_ids[(turn - 2) % N_MEMES]
+        name = item.dialogue.dialogue_id
+        is_sent = np.array([(name, turn) in sent for turn in item.turns])
+        assert item.top1[is_sent].min(initial=1) > item.top1[~is_sent].max(initial=0)
+    assert all(p.meme_id == index.meme_ids[(p.turn - 2) % N_MEMES] for p in sent.values())
     assert "learned" not in by_strategy(retrieval.place(scored, index, profile))  # nothing was said
 
 

@@ -41,11 +41,12 @@ def test_the_term_that_carries_the_meaning_is_the_one_that_helps(carrier: str) -
 def test_the_numbers_of_a_form_by_plain_counting() -> None:
     data = made_turns.world(dialogues=20, unscored=[(0, 4)], carried_by={"emotion"})
     forms, differences = studies.threshold_tables(data)
-    sent_by, best = selection.sent_by_form(data)
+    rules, best = selection.forms_of(data.profile), retrieval.order(data.scores, data.meme_ids)[:, 0]
     assert [rate.value for rate in forms["rate"]] == pytest.approx([0.3] * 3, abs=0.06)
     grade = grades.mean_grades(data.split.truth.grades)
     for row in forms.to_dict("records"):
-        keys = [key for key, is_sent in zip(data.keys, sent_by[row["form"]], strict=True) if is_sent]
+        sent = data.gate(data.scores.max(axis=1), rules[row["form"]]).sent
+        keys = [data.keys[turn] for turn in np.flatnonzero(sent)]
         gaps = grades.gaps_of(keys)
         values = [grade[key].get(data.meme_ids[best[data.row[key]]]) for key in keys]
         assert row["memes"] == len(keys) and row["mean gap"] == pytest.approx(np.mean(gaps))
@@ -243,7 +244,7 @@ WORLDS = frame(
 
 def test_shares_by_hand_and_what_matters_most() -> None:
     """2 clear, 1 sign only, 1 not, 1 opposite, 3 silent; five can tell."""
-    first, second = studies.shares_by_claim(WORLDS).to_dict("records")
+    first, second = studies.shares(WORLDS).to_dict("records")
     assert first == {
         "claim": "Greedy beats Random", "worlds": 8, "dialogues": 47, "sign": 3 / 8, "clear": 2 / 8,
         "clearly opposite": 1 / 8, "cannot tell": 3 / 8, "sign if told": 3 / 5,

@@ -1,6 +1,5 @@
 """When a meme is sent: the form of the threshold (Study 4), and how often memes repeat."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +8,8 @@ import pandas as pd
 
 from memecmd_utils import retrieval, statistics
 from memecmd_utils.grades import Key
+from memecmd_utils.retrieval import Gate
+from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Turns
 
 LINEAR_TURNS = 4
@@ -19,20 +20,11 @@ FORM_DIFFERENCES = ("form", "minus", "measure", "difference", "clear", "dialogue
 BASE = "exponential"
 
 
-def sent_by_form(data: Turns) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Where each form sends a meme, and the best meme of every turn, as positions.
-
-    Each theta0 is fitted to the run's wanted rate on the other half of the dialogues.
-    """
-    best = retrieval.order(data.scores, data.meme_ids)[:, 0]
-    own = replace(retrieval.rule_of(data.profile), theta0=None)
-    rules = {
-        BASE: own,
-        "linear": replace(own, left=lambda passed: max(0.0, 1 - passed), decay=1 / LINEAR_TURNS),
-        "fixed": replace(own, penalty=0.0),
-    }
-    top1 = data.scores[np.arange(len(best)), best]
-    return {form: data.gate(top1, rule).sent for form, rule in rules.items()}, best
+def forms_of(profile: Profile) -> dict[str, Gate]:
+    """The rule of each form; each theta0 is to be fitted to the run's wanted rate."""
+    own = replace(retrieval.rule_of(profile), theta0=None)
+    linear = replace(own, left=lambda passed: max(0.0, 1 - passed), decay=1 / LINEAR_TURNS)
+    return {BASE: own, "linear": linear, "fixed": replace(own, penalty=0.0)}
 
 
 def gaps(data: Turns, sent: np.ndarray) -> np.ndarray:
@@ -51,8 +43,8 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     memes, ungraded ones as 0; `judged` says how many were graded. Without grades both are nan.
     """
     rows, differences, measured = [], [], {}
-    by_form, best = sent_by_form(data) if data.asked and data.annotations else ({}, np.empty(0, dtype=int))
     turns = [(d.dialogue_id, s.turn) for d in data.split.dialogues for s in d.summaries]
+    best = retrieval.order(data.scores, data.meme_ids)[:, 0]
     graded = data.grades[np.arange(len(best)), best]  # of the best meme of every turn
     values = np.nan_to_num(graded) if data.split.truth.grades else graded
     markers = {f"kappa with {name}": data.split.truth.turns_of(name) for name in data.split.truth.markers}
@@ -60,7 +52,12 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     def mean(top: np.ndarray, over: np.ndarray) -> statistics.LeftOut:
         return statistics.ratio(*(statistics.sums(x, data.clusters, list(data.rows_of)) for x in (top, over)))
 
-    for form, sent in by_form.items():
+    def kappa(ours: set[Key], theirs: set[Key]) -> float:
+        pairs = [(turn in ours, turn in theirs) for turn in turns]
+        return statistics.cluster_kappa(pairs, [name for name, _ in turns], 2).value
+
+    for form, rule in forms_of(data.profile).items():
+        sent = data.gate(data.scores.max(axis=1), rule).sent
         gap, places = gaps(data, sent), {data.keys[row] for row in np.flatnonzero(sent)}
         measured[form] = {
             "follow-ups": mean(gap == 1, sent),
@@ -75,7 +72,7 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "judged": statistics.share(judged),
                 **{measure: float(got.value) for measure, got in measured[form].items()},
                 "follow-ups": statistics.share(measured[form]["follow-ups"].value),
-                **{name: timing_kappa(turns, places, theirs) for name, theirs in markers.items()},
+                **{name: kappa(places, theirs) for name, theirs in markers.items()},
             }
         )  # fmt: skip
         for measure, got in measured[form].items() if form != BASE else ():
@@ -85,14 +82,6 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
             differences.append({**row, "clear": clear, "dialogues": gap_to_base.clusters})
     columns = [*FORMS, *markers]
     return pd.DataFrame(rows, columns=columns), pd.DataFrame(differences, columns=list(FORM_DIFFERENCES))
-
-
-def timing_kappa(turns: Sequence[Key], sent: Collection[Key], theirs: Collection[Key]) -> float:
-    """How far two senders agree, beyond chance, on whether a turn gets a meme."""
-    counts = np.zeros((2, 2))
-    for turn in turns:
-        counts[int(turn in sent), int(turn in theirs)] += 1
-    return float(statistics.kappa(counts))
 
 
 def expected_repeats(top: np.ndarray) -> np.ndarray:

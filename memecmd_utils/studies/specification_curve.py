@@ -5,7 +5,7 @@ measured on the same dialogues, so they differ by their choices alone (Simonsohn
 Nature Human Behaviour 4).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -185,9 +185,6 @@ def specifications(data: Turns) -> pd.DataFrame:
     the smallest of the four, so `clear` asks all of them, while `clearly opposite` is said where one of four
     intervals, not corrected for their number, lies below 0.
     """
-    columns = ["claim", *AXES, *ESTIMATE, "state"]
-    if not data.asked or not data.annotations:
-        return pd.DataFrame(columns=columns)
     choices, *means = zip(*_parts(data), strict=True)
     first, second = (statistics.ratio(*np.transpose(mean, (1, 2, 0))) for mean in means)
     gap = first.minus(second)
@@ -196,7 +193,7 @@ def specifications(data: Turns) -> pd.DataFrame:
     table = table.round(statistics.DIGITS).fillna(-np.inf)  # no estimate of one part: none of the claim
     table = table.groupby(["claim", *AXES], sort=False, as_index=False).min().replace(-np.inf, np.nan)
     table["state"] = state(table["mean"], table["low"], table["high"], table["claim"] == 3)
-    return table.astype({"dialogues": int}).sort_values("claim", kind="stable", ignore_index=True)[columns]
+    return table.astype({"dialogues": int}).sort_values("claim", kind="stable", ignore_index=True)
 
 
 def _parts(data: Turns) -> Iterator[Part]:
@@ -281,20 +278,15 @@ share with the sign among those that can tell. What is clear is not known (nan) 
 NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
 
-def _shares(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """`SHARES` of the specifications of every group, in the order in which groups come first."""
+def shares(rows: pd.DataFrame, by: Sequence[str] = ("claim",)) -> pd.DataFrame:
+    """`SHARES` of the specifications of each claim, or of every group, in the order in which these come."""
     states = pd.get_dummies(rows["state"]).reindex(columns=list(STATES), fill_value=False).astype(float)
-    groups = pd.concat([rows[[*by, "dialogues"]], states], axis=1).groupby(by, sort=False)
+    groups = pd.concat([rows[[*by, "dialogues"]], states], axis=1).groupby(list(by), sort=False)
     table = groups[list(STATES)].mean().assign(worlds=groups.size(), dialogues=groups["dialogues"].max())
     table["sign"], told = table["clear"] + table["sign only"], 1 - table["cannot tell"]
     table["sign if told"] = (table["sign"] / told).where(told > 1e-9)
     table.loc[table["dialogues"] < statistics.MIN_CLUSTERS, ["clear", "clearly opposite"]] = np.nan
     return table[list(SHARES)].reset_index().replace({"claim": CLAIMS})
-
-
-def shares_by_claim(curve: pd.DataFrame) -> pd.DataFrame:
-    """For each claim the shares of its specifications (`SHARES`)."""
-    return _shares(curve, ["claim"])
 
 
 def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
@@ -303,7 +295,7 @@ def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
     asked = long.groupby(["claim", "choice"])["value"].transform("nunique") > 1
     is_choice = long["choice"].isin([NAMES.get(axis, axis) for axis in AXES])
     rows = long[asked & is_choice].sort_values("claim", kind="stable")
-    return _shares(rows, ["claim", "choice", "value"])
+    return shares(rows, ("claim", "choice", "value"))
 
 
 def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
