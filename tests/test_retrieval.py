@@ -1,6 +1,5 @@
 """Stage 04: equations by hand, the top K against brute force, gate, strategies, a library on disk."""
 
-import math
 from collections import Counter
 
 import made_up
