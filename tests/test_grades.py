@@ -73,18 +73,16 @@ def test_what_cannot_be_right_is_refused_with_its_line(tmp_path: Path, line: str
 # --- Ground truth
 
 
-def test_placed_memes_get_their_mean_grade_and_unjudged_ones_none() -> None:
+def test_placed_memes_get_their_mean_grade_and_a_strategy_counts_where_all_were_graded() -> None:
     of_m1 = [made_up.grade(2, "m1", "g1", 2), made_up.grade(2, "m1", "g2", 1)]
     of_m2 = [made_up.grade(3, "m2", who, 0) for who in ("g1", "g2")]
     truth = grades.GroundTruth(batches={"pool": of_m1, "learned": of_m2})
-    placed = [
-        made_up.placement(2, "m1"),
-        made_up.placement(3, "m2", strategy="sampling"),
-        made_up.placement(3, "m9", strategy="random"),
-    ]
-    assert grades.placed_grades(placed, truth) == {
-        "greedy": {(made_up.NAME, 2): 1.5}, "sampling": {(made_up.NAME, 3): 0.0},
-    }  # fmt: skip
+    in_full = [made_up.placement(2, "m1"), made_up.placement(3, "m2")]
+    in_part = [made_up.placement(turn, meme, strategy="random") for turn, meme in ((3, "m2"), (4, "m9"))]
+    greedy = {(made_up.NAME, 2): 1.5, (made_up.NAME, 3): 0.0}
+    found = grades.placed_grades([*in_full, *in_part], truth)
+    assert found == {"greedy": greedy, "random": {(made_up.NAME, 3): 0.0}}
+    assert grades.grades_of_placed([*in_full, *in_part], truth) == {"greedy": greedy}
 
 
 def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
@@ -101,66 +99,34 @@ def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
     assert pd.isna(sent.kappa.low)  # one dialogue has no interval
 
 
-def write(folder: Path, rows: str) -> Path:
-    (folder / "grades.jsonl").write_text(rows, encoding="utf-8")
+def write(folder: Path, *grades: dict) -> Path:
+    """A folder with a mark and rows of grades."""
+    rows = [{"dialogue_id": made_up.NAME, "grader": "g", "source": "authored", **row} for row in grades]
+    (folder / "grades.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     row = made_up.mark(2, "marker-1", True).model_dump(mode="json")
     (folder / "marks.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     return folder
 
 
 def test_a_row_of_grades_opens_into_records_and_a_bad_line_is_named(tmp_path: Path) -> None:
-    row = {
-        "dialogue_id": made_up.NAME,
-        "turn": 2,
-        "grader": "grader-1",
-        "grades": {"m1": 2, "m2": 0},
-        "source": "authored",
-    }
-    truth = grades.load_truth(write(tmp_path, json.dumps(row) + "\n"))
-    assert [(g.meme_id, g.grade) for g in truth.grades] == [("m1", 2), ("m2", 0)] and truth.markers == [
-        "marker-1"
-    ]
-    assert grades.load_truth(tmp_path / "nowhere") == grades.NONE
-    for number, bad in enumerate(("{", json.dumps({**row, "grades": ["m1"]}))):
-        (folder := tmp_path / str(number)).mkdir()
-        with pytest.raises(StageOutputError, match=r"grades\.jsonl line 2"):
-            grades.load_truth(write(folder, f"{json.dumps(row)}\n{bad}\n"))
+    row = {"turn": 2, "grades": {"m1": 2, "m2": 0}}
+    truth = grades.load_truth(write(tmp_path, row))
+    assert [(g.meme_id, g.grade) for g in truth.grades] == [("m1", 2), ("m2", 0)]
+    assert truth.markers == ["marker-1"] and grades.load_truth(tmp_path / "nowhere") == grades.NONE
+    (tmp_path / "bad").mkdir()
+    with pytest.raises(StageOutputError, match=r"grades\.jsonl line 2"):
+        grades.load_truth(write(tmp_path / "bad", row, {**row, "grades": ["m1"]}))
 
 
 def test_only_authored_dialogues_have_ground_truth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    rows = [
-        {
-            "dialogue_id": made_up.NAME,
-            "turn": t,
-            "grader": "g",
-            "grades": {"m1": 1, "m9": 1},
-            "source": "authored",
-        }
-        for t in (2, 3, 9)
-    ]
-    monkeypatch.setattr(paths, "example", write(tmp_path, "".join(json.dumps(r) + "\n" for r in rows)))
+    rows = [{"turn": turn, "grades": {"m1": 1, "m9": 1}} for turn in (2, 3, 9)]
+    monkeypatch.setattr(paths, "example", write(tmp_path, *rows))
     foreign = made_up.dialogue().model_copy(update={"source": "user"})
-    library = [
-        made_up.meme("m1"),
-        made_up.meme("m9", licence=""),
-    ]  # m9 is a user's own picture under a known id
+    library = [made_up.meme("m1"), made_up.meme("m9", licence="")]  # m9 is a user's own under a known id
     own = grades.truth_of_run(made_up.profile(), [made_up.dialogue()], library)
     assert {(g.turn, g.meme_id) for g in own.grades} == {(2, "m1"), (3, "m1")} and len(own.marks) == 1
     assert grades.truth_of_run(made_up.profile(llm="openai"), [made_up.dialogue()], library) == grades.NONE
     assert grades.truth_of_run(made_up.profile(), [foreign], library) == grades.NONE
-
-
-def test_grades_of_a_part_of_the_placed_memes_are_no_effect() -> None:
-    truth = grades.GroundTruth((), {"pool": [made_up.grade(2, "m1", who, 2) for who in ("g1", "g2")]})
-    assert grades.grades_of_placed([made_up.placement(2, "m1")], truth) == {
-        "greedy": {("news-made-1", 2): 2.0}
-    }
-    more = [
-        made_up.placement(2, "m1"),
-        made_up.placement(3, "m1"),
-        made_up.placement(2, "m2", strategy="random"),
-    ]
-    assert grades.grades_of_placed(more, truth) == {}
 
 
 def test_the_context_is_the_last_three_turns_and_nothing_later() -> None:
@@ -200,11 +166,10 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
     }
     given = [made_up.grade(2, "m000", who, g, "news-00") for who, g in (("g1", 2), ("g2", 1))]
     given += [made_up.grade(4, "m001", "g1", 1, "news-00"), made_up.grade(2, "unknown", "g1", 2, "news-00")]
-    for truth, name in ((given, "m000"), (given[::-1], "m000")):
-        graded = replace(data, split=replace(data.split, truth=grades.GroundTruth((), {"pool": truth})))
-        assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column[name] == 0
-        assert np.isfinite(graded.grades).sum() == 2 and graded.answerable.tolist() == [0, 1]
-        assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
+    graded = replace(data, split=replace(data.split, truth=grades.GroundTruth((), {"pool": given})))
+    assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column["m000"] == 0
+    assert np.isfinite(graded.grades).sum() == 2 and graded.answerable.tolist() == [0, 1]
+    assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
 
 
 def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals() -> None:

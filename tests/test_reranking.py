@@ -1,7 +1,6 @@
 """Reranking: the model sees the chat before the turn and the best memes in another order, and nothing else.
 
-No meme comes twice in a chat, an unusable answer is asked again and then counted as unscored, and what was
-answered, or authored, is not asked again.
+No meme comes twice in a chat, and an unusable answer is asked again and then counted as unscored.
 """
 
 import json
@@ -15,7 +14,6 @@ from memecmd_utils import files, reranking, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.reranking import RankedChat, choice_request
 
 IDS = [f"m{number}" for number in range(8)]
@@ -32,8 +30,8 @@ def ranked(name: str = "chat") -> RankedChat:
     return RankedChat(name, LINES, range(2, 7), [IDS] * 5)
 
 
-def choices(backend, *chats: RankedChat, strict: bool = True, store=None, profile=PROFILE):
-    return reranking.ask_model(chats or [ranked()], Chat(backend, store, strict=strict), MEMES, profile)
+def choices(backend, *chats: RankedChat, strict: bool = True, profile=PROFILE):
+    return reranking.ask_model(chats or [ranked()], Chat(backend, strict=strict), MEMES, profile)
 
 
 def reply(number: int) -> str:
@@ -110,14 +108,6 @@ def test_a_number_that_is_none_of_theirs_is_asked_again_and_then_unscored() -> N
     backend = ScriptedBackend(lambda _: reply(5))
     (made,) = choices(backend, ranked()._replace(turns=[2]))
     assert made.meme_id == "" and made.unscored.startswith("unusable") and len(backend.requests) == 5
-
-
-def test_what_was_answered_is_not_asked_again(tmp_path) -> None:
-    store = Recordings("choice", [], tmp_path)
-    with store.writing():
-        first = choices(ScriptedBackend(takes({3: "m2"})), store=store)
-    again = Recordings("choice", [tmp_path], tmp_path)
-    assert choices(ScriptedBackend([]), store=again) == first
 
 
 # --- authored choices
