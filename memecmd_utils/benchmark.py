@@ -78,9 +78,9 @@ class Benchmark:
 
     @cached_property
     def relevant(self) -> dict[str, dict[str, int]]:
-        """The same by turn and meme, as `ir_measures` reads it."""
-        turns = self.qrels.groupby("query-id", sort=False)
-        return {turn: dict(zip(rows["corpus-id"], rows["score"], strict=True)) for turn, rows in turns}
+        """The same by turn, in the order of the turns, and meme, as `grades.measure` reads it."""
+        rows = {turn: table.set_index("corpus-id")["score"] for turn, table in self.qrels.groupby("query-id")}
+        return {turn: rows[turn].to_dict() for turn in self.turns["id"] if turn in rows}
 
     @property
     def asked(self) -> pd.DataFrame:
@@ -249,26 +249,23 @@ def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[
     """Scores of a TREC run: `query-id Q0 corpus-id rank score tag`, a line a meme, in any order."""
     memes, mine = set(split.memes["id"]), set(split.turns["id"])
     scores: dict[str, dict[str, float]] = {}
-    elsewhere = False
-    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             if not line.strip():
                 continue
             turn, _, meme, _, score, _ = line.split()
             if turn in mine and meme == NONE:
                 scores.setdefault(turn, {})
-                continue
-            if turn in mine and meme in memes and np.isfinite(float(score)):
+            elif turn in mine and meme in memes and np.isfinite(float(score)):
                 if meme in scores.setdefault(turn, {}):
                     raise ValueError(f"meme {meme} is listed twice at turn {turn}")
                 scores[turn][meme] = float(score)
             elif turn in mine or turn not in known:
                 raise ValueError(f"no turn {turn}, no meme {meme}, or no finite score {score}")
-            elsewhere |= turn not in mine
         except ValueError as error:
             raise BenchmarkError(f"entry {path.name}, line {number}: {error}") from error
-    return None if elsewhere and not scores else scores
+    return None if text.strip() and not scores else scores
 
 
 def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
@@ -293,11 +290,6 @@ def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
 # --- The leaderboard
 
 
-def measure(ranking: Ranking, split: Benchmark) -> np.ndarray:
-    """`MEASURES` of a ranking, [asked turns, measures]."""
-    return grades.measure(ranking, {turn: split.relevant[turn] for turn in split.asked["id"]})
-
-
 def random_ranking(split: Benchmark, seed: int) -> Ranking:
     """The random ranking whose top was graded with the pool of the example."""
     keys = zip(split.asked["dialogue"], split.asked["turn"], strict=True)
@@ -312,7 +304,7 @@ def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: in
     paired by turn; `p Holm` corrects for all systems of the split.
     """
     systems = {**systems, grades.RANDOM: ("package", random_ranking(split, seed))}
-    measured = {name: measure(ranking, split) for name, (_, ranking) in systems.items()}
+    measured = {name: grades.measure(ranking, split.relevant) for name, (_, ranking) in systems.items()}
     base, clusters = PAPER if PAPER in systems else grades.CAPTION, [*split.asked["dialogue"]]
     ndcg = {name: values[:, grades.NDCG] for name, values in measured.items()}
     gaps = {

@@ -107,7 +107,7 @@ def test_a_meme_is_relevant_where_its_mean_grade_says_that_it_fits(given, score:
     graded = [grades.UserGrade(**row | {"grader": str(n), "grade": g}) for n, g in enumerate(given)]
     built = benchmark.build(replace(plain, truth=GroundTruth((), {"user": [*graded, sure]})))
     assert built.relevant["made-0/2"] == {"m00": score, "m01": 4}
-    hit = benchmark.measure({"made-0/2": ["m00"]}, built)[0, MEASURES.index("R@1")]
+    hit = grades.measure({"made-0/2": ["m00"]}, built.relevant)[0, MEASURES.index("R@1")]
     assert hit == grades.fits(round(np.mean(given), 9)) == (score >= 2)
 
 

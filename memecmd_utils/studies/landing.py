@@ -253,12 +253,12 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if turns.any() else ():
             at, memes = senders.sent(who, where)
             worth, keys = senders.worth(at, memes), [data.keys[row] for row in at]
-            chats = Counter((name, meme) for (name, _), meme in zip(keys, memes.tolist(), strict=True))
+            in_chats = {(name, meme) for (name, _), meme in zip(keys, memes.tolist(), strict=True)}
             yield {
                 "where": where, "who": who,
                 "memes": len(memes), "ungraded": np.isnan(data.grades[at, memes]).mean(),
                 **{m: statistics.estimate(*senders.mean(worth[m], at), kind) for m, kind in OF_MEMES.items()},
-                "different": len(np.unique(memes)), "repeats": sum(n - 1 for n in chats.values()),
+                "different": len(np.unique(memes)), "repeats": len(memes) - len(in_chats),
                 "right after another": grades.gaps_of(keys).count(1),
             }  # fmt: skip
 
@@ -330,12 +330,11 @@ def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     from scipy.special import chdtrc
 
     for who, choices in senders.choices.items():
-        quarters = Counter((c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id)
-        counts = [quarters[place] for place in range(len(QUARTERS))]
-        at = dict(zip(QUARTERS, counts, strict=True))
-        expected = sum(counts) / len(QUARTERS)
-        chi_square = np.sum((np.array(counts) - expected) ** 2) / (expected or np.nan)
-        yield {"who": who, "choices": sum(counts), **at, "p": chdtrc(len(QUARTERS) - 1, chi_square)}
+        quarters = [(c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id]
+        counts = np.bincount(np.array(quarters, dtype=int), minlength=len(QUARTERS))
+        chi_square = ((counts - counts.mean()) ** 2).sum() / (counts.mean() or np.nan)
+        at = dict(zip(QUARTERS, counts.tolist(), strict=True))
+        yield {"who": who, "choices": len(quarters), **at, "p": chdtrc(len(QUARTERS) - 1, chi_square)}
 
 
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
