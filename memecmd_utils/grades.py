@@ -421,22 +421,3 @@ def compare_systems(data: "Turns") -> tuple[pd.DataFrame, pd.DataFrame]:
             row |= {"minus": RANDOM, "measure": "nDCG@5", "difference": got, "dialogues": got.clusters}
             differences.append(row)
     return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
-
-
-def short_table(found: Mapping[str, Sequence[Mapping]], profile: Profile) -> pd.DataFrame:
-    """Both tables in one, the best first, from their rows by name (`retrieval`, `retrieval_differences`).
-
-    The run's own centring, and the full score with the other one.
-    """
-    gaps = {tuple(row[name] for name in SYSTEM): row["difference"] for row in found["retrieval_differences"]}
-    other = ", not centred" if profile.retrieval.centring == "attribute" else ", centred"
-    rows = []
-    for row in sorted(found["retrieval"], key=lambda row: -row["nDCG@5"].value):
-        as_run = row["centring"] in ("", profile.retrieval.centring)
-        if as_run or row["uses"] == FULL:
-            means = (f"{row[name].value:.3f}" for name in MEASURES)
-            gap = gaps.get(tuple(row[name] for name in SYSTEM))
-            rows.append((row["embedder"] or "–", row["uses"] + ("" if as_run else other), *means, gap))
-    # Other tables count all grades, and so have another nDCG@5.
-    heads = ["nDCG@5, first pool" if name == "nDCG@5" else name for name in MEASURES]
-    return pd.DataFrame(rows, columns=["embedder", "uses", *heads, "nDCG@5 − random"])

@@ -69,10 +69,7 @@ def write_numbers(run: Run) -> dict[str, Any]:
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
     placed = pd.DataFrame([p.model_dump() for p in records["placements"]], columns=columns)
     files.write_text(run.report / "placements.csv", placed.to_csv(index=False, float_format="%.6f"))
-    of_readme = shown_tables(numbers)
-    if truth.get("retrieval"):
-        of_readme["retrieval"] = grades.short_table(truth, run.profile)
-    run.save_tables(**{f"{name}_shown": table for name, table in of_readme.items()})
+    run.save_tables(**{f"{name}_shown": table for name, table in shown_tables(numbers).items()})
     return numbers
 
 
@@ -89,22 +86,15 @@ def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str
 
 
 STRATEGIES = ("strategy", "memes", "fits", "lands", "nobody", "mean grade", "minus random")
-EFFECTS = ("effect", "metric", "comparison", "difference", "n", "dialogues", "p_holm")
 JUDGES = ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict")
 LANDING_FIRST = ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats")
-LANDING_MINUS = ("where", "who", "minus", "measure", "difference", "dialogues", "p")
-LANDING = (
-    "memes", "ungraded", "fits", "lands", "mean grade", "specificity", "different", "repeats",
-    "right after another",
-)  # fmt: skip
-LANDING_FURTHER: dict[str, Sequence[str]] = {
-    "sending": (), "sighted": ("what", "score", "AUC"),
-    "places": ("split", "who", "choices", *landing.QUARTERS, "p"),
+FROZEN = {
+    "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
+    "sighted": ("what", "score", "AUC"),
     "in_sequence": ("who", "memes", "fits alone", "fits in sequence", "lands alone", "lands in sequence"),
     "screenshots": ("source", "who", "memes", "overall", "minus random", "paper", "paper minus random"),
-    "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
-}  # fmt: skip
-"""Further tables of notebook 04c, and the columns that are shown; all of them where none are named."""
+}
+"""Tables of lesson 04c that no run makes, and their columns."""
 
 
 def percent(share: Estimate | float | None) -> str:
@@ -124,7 +114,7 @@ def printed(
 
 
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
+    """The tables that stand in the READMEs, and `FROZEN`, by name; those that were not made are left out."""
     studies, landed = numbers["studies"], numbers["landing"]
     minus_random = {
         row["comparison"].split(" - ")[0]: row["difference"]
@@ -140,33 +130,25 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         for row in numbers["levels"]
         for name in [row["strategy"]]
     ]
-    effects = [row for row in numbers["effects"] if row["effect"] in ("choice", "timing")]
     ndcg = [row for row in studies["ablation"] if row["measure"] == "nDCG@5"]
-    placed = _deciding(landed, "placed")
     told = ("sign if told", "sign", "clear", "clearly opposite")
     shown = {
         "strategies": printed(strategies, STRATEGIES),
-        "effects": printed(effects, EFFECTS),
-        "landing": printed(placed, ("where", "who", *LANDING), ("ungraded",)),
-        "landing_first": printed(_first_landing(placed), LANDING_FIRST),
-        "landing_minus": printed(_deciding(landed, "differences"), LANDING_MINUS),
-        "landing_ranking": printed(landed.get("ranking", ()), ("split", "what", "turns", *grades.MEASURES)),
+        "landing_first": printed(_first_landing(_deciding(landed)), LANDING_FIRST),
         **{
             f"landing_{name}": printed(landed.get(name, ()), columns, ("rate", "ungraded"))
-            for name, columns in LANDING_FURTHER.items()
+            for name, columns in FROZEN.items()
         },
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
-        "threshold": printed(studies["threshold_minus"], ("form", "minus", "measure", "difference", "clear")),
         "judges": printed(studies["trust"], JUDGES),
         "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),
-        "table_1": tables.table_1_printed(pd.DataFrame(numbers["table_1"], columns=list(tables.TABLE_1))),
     }
     return {name: table for name, table in shown.items() if len(table)}
 
 
-def _deciding(landed: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> list[Mapping[str, Any]]:
-    """Of a table the rows of the last test, which decides; those of the other splits stand in its CSV."""
-    rows = landed.get(name, ())
+def _deciding(landed: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
+    """How often memes land on the last test, which decides; `landing_placed` has the other splits, too."""
+    rows = landed.get("placed", ())
     return [row for row in rows if row["split"] == rows[0]["split"]]
 
 
@@ -377,7 +359,7 @@ def chat_payload(
 
 def placed_at(numbers: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Rows of the test that decides by (whose turns, who sends)."""
-    return {(row["where"], row["who"]): row for row in _deciding(numbers["landing"], "placed")}
+    return {(row["where"], row["who"]): row for row in _deciding(numbers["landing"])}
 
 
 def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -291,7 +291,7 @@ def evaluate_run(
         **by_grades,
         **{name: quoted[name] for name in ("levels", "table_1", "effects", "meme_use")},
         "judge_trust": trust,
-        "table_1_printed": table_1_printed(quoted["table_1"]),
+        "table_1_shown": table_1_printed(quoted["table_1"]),
         "paper_table_1": paper_table_1(),
         "table_2": beside_paper(quoted["table_2"]),
     }
