@@ -178,6 +178,8 @@ def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     own = [row for row in rows if row["kind"] == "package"]
     splits = list(dict.fromkeys(row["split"] for row in own))[::-1]
     best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]
+    # A p-value is kept to six digits.
+    best = [row | {"p Holm": "< 0.001"} if row["p Holm"] == 0 else row for row in best]
     return report.printed(best, ("split", "system", "R@1", "nDCG@5", "judged@5", "difference", "p Holm"))
 
 

@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import fetch, statistics
-from memecmd_utils.embedders import DualEncoder
+from memecmd_utils import statistics
 from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Consistency, Dialogue, Meme, Placement
@@ -57,10 +56,7 @@ def open_scorer(run: Run) -> Scorer:
             encode,
             lambda meme: bool(meme_words(meme)),
         )
-    # A replay computes what is not recorded, but fetches no weights for it.
-    download = fetch.may_fetch() and models.mode != "recorded"
-    write_dir = run.write_dir if run.computes else None
-    encoder = DualEncoder(models.clip_model, run.read_dirs, write_dir, run.computes, download)
+    encoder = run.clip(models.clip_model)
     return Scorer(
         encoder.name,
         lambda memes: normalise(encoder.encode_images([run.read(meme.file) for meme in memes])),
@@ -70,13 +66,18 @@ def open_scorer(run: Run) -> Scorer:
 
 
 def score_pairs(pairs: Sequence[tuple[str, str]], memes: Mapping[str, Meme], scorer: Scorer) -> list[float]:
-    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once."""
-    if not pairs:
-        return []
-    meme_ids, texts = sorted({meme for meme, _ in pairs}), sorted({text for _, text in pairs})
+    """50 (cos + 1) of every pair of a meme's id and a text (Eq. 26); each is encoded once.
+
+    nan without a text, or for a meme of which nothing can be encoded.
+    """
+    known = {(meme, text) for meme, text in pairs if text and scorer.can_score(memes[meme])}
+    if not known:
+        return [np.nan] * len(pairs)
+    meme_ids, texts = (sorted(set(side)) for side in zip(*known, strict=True))
     meme_rows = dict(zip(meme_ids, scorer.memes([memes[name] for name in meme_ids]), strict=True))
     text_rows = dict(zip(texts, scorer.texts(texts), strict=True))
-    return [float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in pairs]
+    scores = {(meme, text): float(score(float(meme_rows[meme] @ text_rows[text]))) for meme, text in known}
+    return [scores.get(pair, np.nan) for pair in pairs]
 
 
 def text_pairs(

@@ -17,13 +17,14 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, Field, create_model
 
-from memecmd_utils import consistency, files, runs, statistics, tables
+from memecmd_utils import consistency, files, statistics, tables
 from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm import local_model, prompts, replies
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.local_model import registry
 from memecmd_utils.llm.recordings import is_answer, key_of
 from memecmd_utils.llm.types import (
     NO,
@@ -39,7 +40,7 @@ from memecmd_utils.llm.types import (
     plain_word,
 )
 from memecmd_utils.retrieval import halves
-from memecmd_utils.runs import Run
+from memecmd_utils.runs import Run, backend_of
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Query, Turns
@@ -137,7 +138,7 @@ def words() -> dict[str, dict[str, str]]:
 
 def continues_text(model: ModelId) -> bool:
     """Whether a model is a base model of the registry: it knows no chat format and only goes on writing."""
-    return any(w.chat_template and w.sha256 == model.sha256 for w in local_model.registry().values())
+    return any(w.chat_template and w.sha256 == model.sha256 for w in registry().values())
 
 
 def yes_no_request(context: Query, meme: Meme, dimension: str, base: bool = False) -> Request:
@@ -204,15 +205,13 @@ async def ask_yes_no(pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str
     return await _ask_each(ask_about, pairs, chat, label, "pair")
 
 
-def answers_on_record(
-    run: Run, context: Query, meme: Meme, number: int = 0
-) -> dict[str, tuple[Request, Reply | None]]:
-    """The questions about a meme at a place, and what a yes/no judge of the profile answered.
+def answers_on_record(run: Run, context: Query, meme: Meme) -> dict[str, tuple[Request, Reply | None]]:
+    """The questions about a meme at a place, and what the profile's first judge answered.
 
     To look at after the judge was asked: this only reads the recordings, so nothing is asked or counted. None
     where there is no answer, or one without probabilities of yes and no.
     """
-    backend = runs.backend_of(run.profile, "judge", number)
+    backend = backend_of(run.profile, "judge")
     questions: dict[str, tuple[Request, Reply | None]] = {}
     store = run.recordings("evaluation")
     for dimension in DIMENSIONS:
@@ -237,19 +236,18 @@ async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     needed = [(split[context.dialogue.dialogue_id], meme.meme_id) for context, meme in pairs]
     # Memes of one context come one after another, so that a server can reuse the context's prefix.
     held_out = [
-        (context, half, name)
+        (context, place)
         for half in "ab"
         for context in contexts[half]
-        for of_half, name in sorted(set(needed))
-        if of_half == half
+        for place in sorted(set(needed))
+        if place[0] == half
     ]
-    asked = [(context, memes[name]) for context, _, name in held_out]
+    asked = [(context, memes[name]) for context, (_, name) in held_out]
     answers = await ask_yes_no(asked, judge.chat, f"{model}: elsewhere")
     elsewhere: dict[tuple[str, str], list[Scores | str]] = {}
-    for (_, half, name), p in zip(held_out, answers, strict=True):
-        elsewhere.setdefault((half, name), []).append(p)
-    means = {place: _mean(answers) for place, answers in elsewhere.items()}
-    return [_scores(p, means[place]) for p, place in zip(at_home, needed, strict=True)]
+    for (_, place), p in zip(held_out, answers, strict=True):
+        elsewhere.setdefault(place, []).append(p)
+    return [_scores(p, _mean(elsewhere[place])) for p, place in zip(at_home, needed, strict=True)]
 
 
 def _mean(answers: Sequence[Scores | str]) -> Scores | str:
@@ -272,11 +270,6 @@ def _scores(p: Scores | str, means: Scores | str) -> Answer:
     scores = {k: round(50.0 * (1.0 + p[k] - means[k]), 4) for k in DIMENSIONS}
     overall, raw = np.mean([*scores.values()]), 100 * np.mean([p[k] for k in DIMENSIONS])
     return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
-
-
-def contexts_elsewhere(dialogues: Sequence[Dialogue], profile: Profile, dialogue_id: str) -> list[Query]:
-    """The places in other dialogues at which the memes of a dialogue are measured in vain."""
-    return held_out_contexts(dialogues, profile)[halves(dialogues)[dialogue_id]]
 
 
 def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Query]]:
@@ -477,8 +470,7 @@ def rate_with(
 # language model, not by people.
 
 
-Kind = Literal["fitting", "random", "hard negative"]
-KINDS: tuple[Kind, ...] = ("fitting", "random", "hard negative")
+KINDS = ("fitting", "random", "hard negative")
 CLEARLY_FITS = 1.5
 """Mean grade from which a meme stands for what a judge should like."""
 TURNS_PER_DIALOGUE = 2
@@ -487,15 +479,10 @@ TURNS_PER_DIALOGUE = 2
 class CheckItem(NamedTuple):
     """A meme at a turn, and what the ground truth says of it."""
 
-    kind: Kind
+    kind: str
     dialogue_id: str
     turn: int
     meme_id: str
-
-    @property
-    def pair(self) -> tuple[str, int, str]:
-        """(dialogue id, turn, meme id)."""
-        return self.dialogue_id, self.turn, self.meme_id
 
 
 def draw_items(data: Turns) -> list[CheckItem]:
@@ -511,7 +498,7 @@ def draw_items(data: Turns) -> list[CheckItem]:
         return []
     # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
     clearly, fit, refused = data.grades >= CLEARLY_FITS, fits(data.grades), data.grades == 0
-    columns: dict[int, dict[Kind, np.ndarray]] = {}  # by row, those of the memes that could serve
+    columns: dict[int, dict[str, np.ndarray]] = {}  # by row, those of the memes that could serve
     chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
     for name, rows in data.rows_of.items():
         somewhere = clearly[rows].any(axis=0)  # at any turn: what clearly fits this one was not refused here
@@ -544,10 +531,10 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     """
     items, scores, names = draw_items(data), [], []
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.split.dialogues}
-    # Each pair once: a meme may be random and a hard negative.
+    # Each place once: a meme may be random and a hard negative.
     excerpts = {
         (name, turn, meme): Excerpt(dialogues[name], {turn: data.split.memes[meme]}, turn)
-        for name, turn, meme in sorted({item.pair for item in items})
+        for name, turn, meme in sorted({item[1:] for item in items})
     }
 
     def add(judge: str, reading: str, values: Sequence[float]) -> None:
@@ -559,7 +546,7 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
             answers = ask(excerpts, judge)
             readings = {P_YES: "raw", CENTRED: "overall"} if judge.kind == "yes_no" else {RATING: "overall"}
             for reading, score in readings.items():
-                mine = [answers[item.pair] for item in items]
+                mine = [answers[item[1:]] for item in items]
                 add(judge.name, reading, [np.nan if isinstance(a, str) else a[0][score] for a in mine])
     if items:
         _score_without_asking(run, data, items, add)
@@ -573,12 +560,8 @@ def _score_without_asking(
     turns = {(d.dialogue_id, u.turn): u.text for d in data.split.dialogues for u in d.turns}
     scorer = consistency.open_scorer(run)
     for later, name in enumerate(("u_t", "u_t+1")):
-        texts = [turns.get((item.dialogue_id, item.turn + later)) for item in items]
-        able = [bool(text) and scorer.can_score(data.split.memes[item.meme_id])
-                for item, text in zip(items, texts, strict=True)]  # fmt: skip
-        pairs = [(i.meme_id, t) for i, t, yes in zip(items, texts, able, strict=True) if yes]
-        scores = iter(consistency.score_pairs(pairs, data.split.memes, scorer))
-        add(f"{scorer.name} {name}", CONSISTENCY, [next(scores) if yes else np.nan for yes in able])
+        pairs = [(item.meme_id, turns.get((item.dialogue_id, item.turn + later), "")) for item in items]
+        add(f"{scorer.name} {name}", CONSISTENCY, consistency.score_pairs(pairs, data.split.memes, scorer))
     for name in data.encoders:
         terms = data.terms(name, data.profile.retrieval.centring)
         at = ([data.row[i.dialogue_id, i.turn] for i in items], [data.column[i.meme_id] for i in items])

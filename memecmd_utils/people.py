@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import pandas as pd
 from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, create_model
@@ -220,23 +220,22 @@ def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> dict[str, pd.Da
     `alpha`: Krippendorff's, of each scale. `means`: by strategy, of the items' means over raters, so that an
     item rated by many counts once.
     """
-    rows: dict[str, list[dict]] = {"alpha": [], "means": []}
-
-    def add(table: str, name: str, got: statistics.Estimate, **cells: Any) -> None:
-        rows[table].append({**cells, name: got, "items": got.n, "dialogues": got.clusters})
-
     if not len(answers):
         return {}
     given = answers.assign(overall=answers[list(DIMENSIONS)].mean(axis=1))
     key = key[key.item.isin(given.item)]
     behind = key.drop_duplicates("item").set_index("item")
     by_item, counts = given.groupby("item")[list(RATED)].mean(), given.groupby("item").size()
+    alphas, means = [], []
     for scale in RATED:
         wide = given.pivot(index="rater", columns="item", values=scale)
         alpha = statistics.cluster_alpha(wide.to_numpy(), behind.dialogue_id[wide.columns].tolist())
-        add("alpha", "alpha", alpha, scale=scale, raters=len(wide))
-    for strategy, of in key.groupby("strategy"):
+        alphas.append((scale, len(wide), alpha, alpha.n, alpha.clusters))
+    for strategy, mine in key.groupby("strategy"):
         for scale in RATED:
-            mean = statistics.cluster_mean(by_item[scale][of.item].tolist(), of.dialogue_id.tolist())
-            add("means", "mean", mean, strategy=strategy, scale=scale, ratings=counts[of.item].sum())
-    return {name: pd.DataFrame(of) for name, of in rows.items()}
+            mean = statistics.cluster_mean(by_item[scale][mine.item].tolist(), mine.dialogue_id.tolist())
+            means.append((strategy, scale, counts[mine.item].sum(), mean, mean.n, mean.clusters))
+    return {
+        "alpha": pd.DataFrame(alphas, columns=["scale", "raters", "alpha", "items", "dialogues"]),
+        "means": pd.DataFrame(means, columns=["strategy", "scale", "ratings", "mean", "items", "dialogues"]),
+    }

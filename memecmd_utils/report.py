@@ -24,13 +24,11 @@ from memecmd_utils import drawing, files, grades, pictures, release, retrieval, 
 from memecmd_utils.annotation import releasable
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, spending
+from memecmd_utils.release import Records
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import landing
-
-Records = Mapping[str, Sequence[Any]]
-"""By table, as of `records_of`."""
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
@@ -108,8 +106,6 @@ def printed(
 ) -> pd.DataFrame:
     """Rows as a table of some columns (none: of all); plain numbers in `shares` are given as per cent."""
     cells = [row | {name: percent(row[name]) for name in shares if name in row} for row in map(dict, rows)]
-    for row in cells:  # a p-value is kept to six digits
-        row |= {name: "< 0.001" for name in ("p", "p_holm", "p Holm") if row.get(name) == 0}
     return pd.DataFrame(cells, columns=list(columns) or None, dtype=object)
 
 

@@ -272,10 +272,10 @@ class Run:
         return embedder
 
     def clip(self, name: str) -> DualEncoder:
-        """A CLIP model with this run's recordings and mode; nothing is downloaded where that is forbidden."""
-        compute = self.profile.models.mode != "recorded"
-        write_dir = self.write_dir if compute else None
-        return DualEncoder(name, self.read_dirs, write_dir, compute, download=may_fetch())
+        """A CLIP model with this run's recordings; a replay fetches no weights to compute what they lack."""
+        write_dir = self.write_dir if self.computes else None
+        download = may_fetch() and self.profile.models.mode != "recorded"
+        return DualEncoder(name, self.read_dirs, write_dir, self.computes, download)
 
     def embedder_name(self) -> str:
         """Name and version of the retrieval embedder, without reading its recorded vectors."""

@@ -108,23 +108,20 @@ def flat(table: "pd.DataFrame") -> "pd.DataFrame":
     return type(table)(columns, columns=list(columns))
 
 
-def rows(table: "pd.DataFrame") -> list[dict[str, Any]]:
-    """A table as plain JSON values: floats rounded to six digits, nan as None, an estimate as an object."""
-    return [{name: _plain(cell) for name, cell in row.items()} for row in table.to_dict("records")]
+def as_json(value: "Estimate | pd.DataFrame") -> Any:
+    """What JSON does not know: a table as its rows, an estimate as an object (`json.dumps(default=)`).
 
+    Floats are rounded to six digits, and nan becomes None.
+    """
 
-def _plain(cell: Any) -> Any:
-    if isinstance(cell, Estimate):
-        ends = {name: _plain(float(getattr(cell, name))) for name in ("value", "low", "high")}
-        return {"kind": cell.kind.name, **ends}
-    if isinstance(cell, float):
-        return round(cell, 6) if np.isfinite(cell) else None
-    return cell
+    def plain(cell: Any) -> Any:
+        is_float = isinstance(cell, float)
+        return cell if not is_float else round(cell, 6) if np.isfinite(cell) else None
 
-
-def as_json(value: Any) -> Any:
-    """What JSON does not know: a table as its rows, an estimate as an object (`json.dumps(default=)`)."""
-    return _plain(value) if isinstance(value, Estimate) else rows(value)
+    if isinstance(value, Estimate):
+        ends = {name: plain(float(getattr(value, name))) for name in ("value", "low", "high")}
+        return {"kind": value.kind.name, **ends}
+    return [{name: plain(cell) for name, cell in row.items()} for row in value.to_dict("records")]
 
 
 def from_json(value: dict[str, Any]) -> Any:
@@ -419,11 +416,3 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
     names = [clusters[i] for i in paired]
     parts = sums(items, names, list(dict.fromkeys(names))).T
     return estimate(leave_out(alpha, parts[1] / n.sum(), *parts), len(paired), COEFFICIENT)
-
-
-# --- in words
-
-
-def direction(low: float, high: float, null: float = 0.0) -> int:
-    """1 if the interval lies above `null`, -1 if below, 0 if it holds it or does not exist."""
-    return int(low > null) - int(high < null)

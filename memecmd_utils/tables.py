@@ -98,9 +98,8 @@ def table_1(
             cells[strategy] = mean, int(asked.isna().sum())
         baseline = cells["random"][0].value if "random" in cells else np.nan
         for strategy, (cell, unscored) in cells.items():
-            row = {"dataset": f"{kind}-{n}", "metric": metric, "strategy": strategy, "mean": cell}
-            row |= {"n": cell.n, "dialogues": cell.clusters, "unscored": unscored}
-            rows.append({**row, "difference": cell.value - baseline})
+            counted = cell.n, cell.clusters, unscored, cell.value - baseline
+            rows.append((f"{kind}-{n}", metric, strategy, cell, *counted))
     return pd.DataFrame(rows, columns=list(TABLE_1))
 
 
@@ -163,26 +162,13 @@ def effects(
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
         for strategy in ("greedy", "sampling"):
             got = statistics.paired_difference(values[strategy], values[control])
-            rows.append((effect, metric, f"{strategy} - {control}", got))
+            rows.append((effect, metric, f"{strategy} - {control}", got, got.n, got.clusters, got.p))
         got = statistics.unpaired_difference(values[control], values["random"])
-        rows.append(("timing", metric, f"{control} - random", got))
-    table = pd.DataFrame(
-        [
-            {
-                "effect": effect,
-                "metric": metric,
-                "comparison": comparison,
-                "difference": got,
-                "n": got.n,
-                "dialogues": got.clusters,
-                "p": got.p,
-            }
-            for effect, metric, comparison, got in rows
-            if metric != "grade" or got.n  # a strategy with ungraded memes is not compared by grades
-        ]
-    ).astype({"p": float})
-    table["p_holm"] = statistics.holm(table["p"].where(table["effect"] == "choice"))
-    return table[list(EFFECTS)]
+        rows.append(("timing", metric, f"{control} - random", got, got.n, got.clusters, got.p))
+    table = pd.DataFrame(rows, columns=list(EFFECTS[:-1])).astype({"p": float})
+    # A strategy with ungraded memes is not compared by grades.
+    table = table[(table["metric"] != "grade") | (table["n"] > 0)].reset_index(drop=True)
+    return table.assign(p_holm=statistics.holm(table["p"].where(table["effect"] == "choice")))
 
 
 def levels(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:

@@ -11,9 +11,6 @@ import pytest
 from made_page import HOSTILE, SENT
 
 from memecmd_utils import report
-from memecmd_utils.files import paths
-
-EXAMPLE = paths.reports / "example" / "index.html"
 
 
 @pytest.fixture(scope="module")
@@ -174,35 +171,3 @@ def test_sliders_reach_as_far_as_the_scores_in_usable_steps(opened, tmp_path, st
 
 
 # --- The example's page
-
-
-@pytest.fixture
-def example(opened):
-    """The page that `make reproduce` wrote."""
-    if not (EXAMPLE.is_file() and 'id="browser"' in EXAMPLE.read_text(encoding="utf-8")):
-        pytest.skip("the example has no page yet: make reproduce")
-    browser.resize(opened, 1400, 1000)
-    opened.get("about:blank")
-    opened.get(EXAMPLE.as_uri())
-    return opened
-
-
-def test_the_example_s_page_shows_what_was_placed(example) -> None:
-    lines = (EXAMPLE.parent / "placements.csv").read_text(encoding="utf-8").splitlines()[1:]
-    placed = [line.split(",") for line in lines]
-    ids = example.execute_script(
-        "return JSON.parse(document.getElementById('chat-data').textContent).memes.map(row => row[0])"
-    )
-    options = {o.text.rpartition("(")[2].rstrip(")"): o for o in all_of(example, "#dialogue option")}
-    assert len(options) == 47 and len(all_of(example, ".card")) == 200
-    for dialogue, strategy in (("news-games-1", "greedy"), ("role-R16-1", "random")):
-        options[dialogue].click()
-        choose_strategy(example, strategy)
-        wanted = {int(row[1]): row[4] for row in placed if row[0] == dialogue and row[3] == strategy}
-        assert turns_with_memes(example) == sorted(wanted)
-        for turn, meme in wanted.items():
-            all_of(example, ".turn")[turn - 1].click()
-            shown = one(example, "#turn .placed img").get_attribute("src")
-            assert shown == one(example, f"#meme-{ids.index(meme)} img").get_attribute("src")
-    assert browser.errors(example) == [] and browser.asked_elsewhere(example) == []
-    assert browser.on_a_phone(example, EXAMPLE.as_uri()) == 0

@@ -1,4 +1,4 @@
-"""Consistency (Eq. 26), Tables 1 and 2, effects, levels and counts: one case of each, worked out by hand."""
+"""Consistency (Eq. 26), Tables 1 and 2, effects: one case of each, worked out by hand."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,7 @@ import made_up
 import numpy as np
 import pytest
 
-from memecmd_utils import consistency, grades, statistics, tables
-from memecmd_utils.grades import GroundTruth
+from memecmd_utils import consistency, statistics, tables
 
 SPOKEN = {
     name: made_up.dialogue(name, tuple(f"{name} says {t}" for t in range(1, 7)))
@@ -179,85 +178,3 @@ def test_choice_effect_is_paired_by_turn() -> None:
     assert got[got.effect != "choice"].p_holm.isna().all(), "Holm stands over the choice effects only"
     timing = got[(got.effect == "timing") & (got.metric == "judge")].iloc[0]
     assert timing.difference.value == pytest.approx(50 - 20)
-
-
-def test_table_2_by_hand() -> None:
-    """5a is greedy in the first case: judge (60 + 70) / 2 = 65, consistency (70 + 71) / 2 = 70.5."""
-    rated = ratings({("news-a", "greedy"): {2: 60, 3: 70, 4: None}, ("news-a", "random"): {5: 40}})
-    fit = texts({("news-a", "greedy"): {2: 70, 3: 71}})
-    got = tables.table_2(["news-a", "role-b"], rated, fit, made_up.profile())
-    assert list(got.case) == ["5a", "5b", "5c", "5d", "5e", "5f"]
-    assert list(got.strategy) == ["greedy", "sampling", "random"] * 2
-    first = got.iloc[0]
-    assert (first.judge, first.consistency, first.memes) == (65, 70.5, 2)
-    assert got.judge[2] == 40 and np.isnan(got.consistency[2]) and np.isnan(got.judge[4])
-
-
-def test_meme_use_by_hand() -> None:
-    """a: turns 2, 3, 6; b: turn 4. 4 memes in 2 * 5 turns: rate .4. Gaps 1 and 3, mean 2, one of them 1."""
-    placed = [
-        made_up.placement(t, m, dialogue_id=d)
-        for d, t, m in (("a", 6, "m1"), ("a", 2, "m1"), ("a", 3, "m2"), ("b", 4, "m1"))
-    ]
-    got = tables.meme_use(placed, dialogues("news-a", "news-b")).iloc[0]
-    assert (got["memes sent"], got.rate.value, got["mean gap"], got.consecutive, got["distinct memes"]) == (
-        4, 0.4, 2, 1, 2,
-    )  # fmt: skip
-    alone = tables.meme_use(placed[-1:], dialogues("news-a", "news-b")).iloc[0]
-    assert np.isnan(alone["mean gap"]) and alone.consecutive == 0
-    assert tables.meme_use([], dialogues("news-a")).empty
-
-
-def test_case_dialogues_are_the_first_by_id_where_all_strategies_place() -> None:
-    chats = dialogues("role-2", "news-3", "news-1", "role-1", "news-2")
-    three = {"news-3": 0.9, "news-2": 0.1, "role-2": 0.1}  # the better score does not count
-    placed = [
-        made_up.placement(2, "m1", dialogue_id=name, strategy=strategy, score=score)
-        for name, score in three.items()
-        for strategy in ("greedy", "sampling", "random")
-    ]
-    placed += [made_up.placement(2, "m1", dialogue_id="news-1", strategy=s) for s in ("greedy", "sampling")]
-    assert tables.case_dialogues(placed, chats, made_up.profile()) == ["news-2", "role-2"]
-    assert tables.case_dialogues(placed, chats, made_up.profile(strategies=["sampling"])) == [
-        "news-1",
-        "role-2",
-    ]
-    assert tables.case_dialogues([], chats, made_up.profile()) == []
-
-
-def test_counts_by_hand() -> None:
-    """Two dialogues of 6 turns: 7 + 7 + 7 + 7 + 5 + 7 characters = 40 / 6 a turn. Texts repeat, so at most
-    half of the pairs of characters differ."""
-    chats = [made_up.dialogue("news-a"), made_up.dialogue("role-b").model_copy(update={"kind": "role"})]
-    sent = [made_up.placement(turn, "m1", dialogue_id=chat.dialogue_id) for chat in chats for turn in (2, 4)]
-    rated = [made_up.rating(p.turn, 60.0, dialogue_id=p.dialogue_id) for p in sent]
-    records = {"memes": [made_up.meme("m1")], "dialogues": chats, "placements": sent}
-    found = tables.counts(made_up.profile(), records, rated)
-    assert {name: found["dialogues"][name] for name in ("total", "news", "role", "turns", "summaries")} == {
-        "total": 2, "news": 1, "role": 1, "turns": 12, "summaries": 10
-    }  # fmt: skip
-    assert found["dialogues"]["mean_characters"] == pytest.approx(40 / 6, abs=1e-6)
-    assert 0 < found["dialogues"]["distinct_2"] <= 0.5
-    assert found["ratings"] == {
-        "total": 4, "memes": 4, "judges": 1, "placed": 4, "unscored": 0, "sources": ["scripted"]
-    }  # fmt: skip
-
-
-def test_levels_by_hand() -> None:
-    """Mean grades of two graders: 2 lands for both, 1 fits, 0.5 does not, 0 is 0 from both."""
-    pairs = {2: (2, 2), 3: (1, 1), 4: (1, 0), 5: (0, 0)}
-    given = [made_up.grade(t, "m1", "xy"[i], n) for t, both in pairs.items() for i, n in enumerate(both)]
-    placed = [made_up.placement(t, "m1") for t in pairs]
-    row = tables.levels(placed, GroundTruth((), {"pool": given})).loc[0].map(str).to_dict()
-    shares = {"ungraded": "0%", "fits": "50%", "lands": "25%", "nobody": "25%"}
-    means = {"mean grade": "0.88", "ungraded as 0": "0.88"}
-    assert row == {"strategy": "greedy", "memes": "4", **shares, **means}, "a share prints as per cent"
-    placed.append(made_up.placement(6, "m2"))
-    row = tables.levels(placed, GroundTruth((), {"pool": given})).loc[0].map(str)
-    assert (row["fits"], row["ungraded"], row["mean grade"], row["ungraded as 0"]) == (
-        "–",
-        "20%",
-        "0.88",
-        "0.70",
-    )
-    assert tables.levels(placed, grades.NONE).empty

@@ -78,7 +78,7 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
         for measure, got in measured[form].items() if form != BASE else ():
             gap_to_base = statistics.estimate(got.minus(measured[BASE][measure]), len(places))
             row = {"form": form, "minus": BASE, "measure": measure, "difference": gap_to_base}
-            clear = statistics.direction(gap_to_base.low, gap_to_base.high) != 0
+            clear = gap_to_base.low > 0 or gap_to_base.high < 0
             differences.append({**row, "clear": clear, "dialogues": gap_to_base.clusters})
     columns = [*FORMS, *markers]
     return pd.DataFrame(rows, columns=columns), pd.DataFrame(differences, columns=list(FORM_DIFFERENCES))
