@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -76,16 +74,6 @@ def test_wrap(text: str, limit: int, lines: list[str]) -> None:
 # --- screenshots
 
 
-MIXED = (
-    "看这个 https://example.com/a/very/long/path?query=1&lang=zh-CN 好好笑，13,999.00元！",
-    "这件事说来话长，" * 14 + "“破冰”……",
-    "哈哈😂👨\u200d👩\u200d👧🇨🇳，e\u0301te\u0301",
-    "臺灣「繁體」龍龜，שלום，Привет мир",
-    "a" * 90,
-    "\n".join(["第一行", "", "第三行"]),
-)
-
-
 def shown(spec: ChatSpec) -> list[str]:
     return [bubble.meme_id or bubble.text for bubble in spec.bubbles]
 
@@ -111,22 +99,6 @@ def test_a_meme_without_a_picture_is_named_and_a_changed_one_is_drawn_anew(tmp_p
     Image.new("RGB", (300, 300), (0, 200, 0)).save(files["m1"])
     os.utime(files["m1"], ns=(1, 1))
     assert drawing.draw_chat(spec, files).tobytes() != old.tobytes()
-
-
-def test_the_pictures_bytes_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
-    files = meme_files(tmp_path)
-    spec = chat_from_dialogue(dialogue(texts=MIXED), {2: "m1"})
-    code = (
-        "import sys, pathlib\nfrom memecmd_utils import drawing as s\n"
-        "spec = s.ChatSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text('utf-8'))\n"
-        "files = {'m1': pathlib.Path(sys.argv[2])}\n"
-        "sys.stdout.buffer.write(s.encode(s.draw_chat(spec, files)))"
-    )
-    (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-c", code, str(tmp_path / "spec.json"), str(files["m1"])]
-    env = {**os.environ, "PYTHONHASHSEED": "5"}
-    fresh = subprocess.run(command, capture_output=True, env=env, cwd=paths.root, timeout=60, check=True)
-    assert drawing.encode(drawing.draw_chat(spec, files)) == fresh.stdout
 
 
 # --- HTML
@@ -159,18 +131,7 @@ def test_everything_shown_is_escaped() -> None:
     for html in parts:
         assert "<script" not in html and "<!--" not in html and "{{ 7*7 }}" in html
         tree = parsed(html)
-        known = {"class", "title", "alt", "src", "width", "height", "lang", "role", "aria-hidden"}
-        known |= {
-            "style",
-            "data-turn",
-            "data-meme",
-            "viewBox",
-            "preserveAspectRatio",
-            "x",
-            "fill",
-            "fill-opacity",
-        }
-        assert {name for node in tree.iter() for name in node.attrib} <= known
+        assert not [name for node in tree.iter() for name in node.attrib if name.startswith("on")]
     assert parsed(parts[0]).find(".//div[@class='mc-text']").text == HOSTILE
 
 

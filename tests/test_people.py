@@ -82,27 +82,19 @@ def test_data_stays_data_and_a_broken_picture_is_named(tmp_path) -> None:
 # --- answers
 
 
-@pytest.fixture
-def file(tmp_path):
-    return write_answers(tmp_path / "answers.csv", answers(form(n_items=8)))
-
-
-def test_answers_are_read_as_they_were_written_also_by_a_spreadsheet(file, tmp_path) -> None:
+def test_answers_are_read_as_they_were_written_also_by_a_spreadsheet(tmp_path) -> None:
     made = form(n_items=8)
+    file = write_answers(tmp_path / "answers.csv", answers(made))
     found, left_out = people.collect(tmp_path, made)
-    columns = ["rater", "item"]
-    pd.testing.assert_frame_equal(
-        found.sort_values(columns, ignore_index=True),
-        answers(made).sort_values(columns, ignore_index=True)[list(found)],
-        check_dtype=False,
-    )
-    assert left_out == 0
+    assert left_out == 0 and len(found) == len(answers(made))
     text = file.read_text(encoding="utf-8")
     file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
     assert people.collect(tmp_path, made)[0].equals(found)
-    assert people.collect(tmp_path / "gone", made)[0].empty
     file.write_bytes(text.replace("r1", "甲").encode("gb18030"))
     with pytest.raises(FormError, match="UTF-8"):
+        people.collect(tmp_path, made)
+    write_answers(file, answers(made).head(2).assign(humor_effect=[50.0, 101.0]))
+    with pytest.raises(FormError, match=r"(?s)answers\.csv row 3: .*humor_effect"):
         people.collect(tmp_path, made)
 
 
@@ -111,22 +103,9 @@ def test_the_latest_answer_counts_and_trials_and_other_forms_do_not(tmp_path) ->
     person = answers(made).head(1)
     again = person.assign(humor_effect=33.0, at=person["at"] + timedelta(days=1))
     trial = person.assign(made_up=True, at=person["at"] + timedelta(days=2))
-    write_answers(tmp_path / "a.csv", pd.concat([again, person, trial]))
-    write_answers(tmp_path / "b.csv", person.assign(form="another"))
+    write_answers(tmp_path / "a.csv", pd.concat([again, person, trial, person.assign(form="another")]))
     found, left_out = people.collect(tmp_path, made)
     assert found.humor_effect.tolist() == [33.0] and left_out == 2
-
-
-@pytest.mark.parametrize(
-    ("column", "cell"),
-    [("humor_effect", "101"), ("humor_effect", ""), ("at", "2026-01-31T12:00:00")],
-)
-def test_a_bad_row_is_refused_with_its_number(file, tmp_path, column, cell) -> None:
-    table = pd.read_csv(file, dtype=str)
-    table.loc[1, column] = cell
-    table.to_csv(file, index=False)
-    with pytest.raises(FormError, match=rf"(?s)answers\.csv row 3: .*{column}"):
-        people.collect(tmp_path, form(n_items=8))
 
 
 # --- what they say

@@ -44,24 +44,6 @@ def test_a_mean_with_each_dialogue_left_out() -> None:
     assert found.parts.tolist() == pytest.approx([-2 / 3, 2 / 3])  # (1 + 3 - 2 * 3) / 3 and (5 - 3) / 3
 
 
-def test_even_dialogues_have_the_textbook_interval() -> None:
-    """Ten dialogues of one value, 1 to 9 and 5: symmetric, so mean -+ t(9) s / sqrt(10)."""
-    values = [1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0, 5.0]
-    got = statistics.cluster_mean(values, list("abcdefghij"))
-    half = scipy.stats.t.ppf(0.975, 9) * np.std(values, ddof=1) / np.sqrt(10)
-    assert (got.value, got.n, got.clusters) == (5, 10, 10)
-    assert (got.low, got.high) == pytest.approx((5 - half, 5 + half))
-
-
-def test_an_interval_reaches_further_to_the_side_of_the_skew() -> None:
-    values = [0.0] * 9 + [10.0]
-    got, plain = statistics.cluster_mean(values, range(10)), scipy.stats.t.ppf(0.975, 9)
-    assert got.value - got.low == pytest.approx(plain * np.std(values, ddof=1) / np.sqrt(10))
-    assert got.high - got.value > 1.5 * (got.value - got.low)
-    turned = statistics.cluster_mean([-v for v in values], range(10))
-    assert (turned.low, turned.high) == pytest.approx((-got.high, -got.low))
-
-
 def test_at_an_end_the_interval_is_as_wide_as_so_many_dialogues_allow() -> None:
     """Ten dialogues without a hit: with a share of 31 % that would happen once in 40 times, .69^10 = .025."""
     none = statistics.cluster_mean([0.0] * 30, [i // 3 for i in range(30)], SHARE)
@@ -81,29 +63,21 @@ def test_dialogues_that_are_all_alike_give_no_interval(value) -> None:
     assert np.isnan(noisy.low)
 
 
-# --- too few dialogues
+# --- too few dialogues, differences and p-values
 
 
-@pytest.mark.parametrize("n", [1, 5, 6])
-def test_too_few_dialogues_give_no_interval_and_no_p(n) -> None:
-    """Below six nothing can be clear."""
-    assert statistics.MIN_CLUSTERS == 6
-    known, generator = n >= 6, rng()
-    a = {(f"d{i}", t): 2.0 + generator.normal() for i in range(n) for t in range(3)}
-    b = {key: generator.normal() for key in a}
-    sides = ([(key[0], value) for key, value in side.items()] for side in (a, b))
-    tested = (statistics.paired_difference(a, b), statistics.unpaired_difference(a, b))
-    found = (
-        *tested,
-        statistics.cluster_auc(*sides),
-        statistics.cluster_mean([*a.values()], [k[0] for k in a]),
-    )
-    assert all(np.isfinite(item.low) == np.isfinite(item.high) == known for item in found)
-    assert all((item.p is not None) == known for item in tested)
-    assert {item.clusters for item in found} == {n}
-
-
-# --- differences and p-values
+def test_below_six_dialogues_there_is_no_interval_and_no_p() -> None:
+    """Even dialogues have the textbook interval: mean -+ t(n - 1) s / sqrt(n)."""
+    for n in (1, 5, 6):
+        values = np.resize([1.0, 9.0], n)
+        means = statistics.cluster_mean(values, range(n))
+        a = {(i, 2): value for i, value in enumerate(values)}
+        tested = (statistics.paired_difference(a, dict.fromkeys(a, 0.5)),
+                  statistics.unpaired_difference(a, {(i, 3): 0.01 * i for i in range(n)}))  # fmt: skip
+        assert {np.isfinite(got.low) for got in (means, *tested)} == {n >= statistics.MIN_CLUSTERS}
+        assert {got.p is not None for got in tested} == {n >= 6}
+    half = scipy.stats.t.ppf(0.975, 5) * np.std(values, ddof=1) / np.sqrt(6)
+    assert (means.low, means.high) == pytest.approx((5 - half, 5 + half))
 
 
 def test_p_is_below_five_percent_where_the_interval_leaves_zero_out_and_nowhere_else() -> None:
