@@ -14,20 +14,7 @@ import pytest
 from scripted import ScriptedBackend
 
 from memecmd_utils import judges, settings
-from memecmd_utils.judges import (
-    CENTRED,
-    CONSISTENCY,
-    KINDS,
-    NO_USE,
-    P_YES,
-    RETRIEVAL,
-    REVERSED,
-    TOPIC,
-    TRUSTED,
-    UNTOLD,
-    YARDSTICK,
-    Judge,
-)  # fmt: skip
+from memecmd_utils.judges import CENTRED, CONSISTENCY, P_YES, RETRIEVAL, Judge
 from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import Recordings
@@ -263,7 +250,7 @@ def test_every_item_is_what_its_kind_says() -> None:
         for name in CHATS for turn in range(2, 7) for meme in made_turns.MEMES if rng.random() < 0.6
     }  # fmt: skip
     items = judges.draw_items(made_turns.judged(CHATS, given))
-    assert items and [item.kind for item in items] == list(KINDS) * (len(items) // 3)
+    assert items and [item.kind for item in items] == list(judges.KINDS) * (len(items) // 3)
     assert max(Counter(name for name, _ in {(i.dialogue_id, i.turn) for i in items}).values()) == 2
     for kind, name, turn, meme in items:
         here = given.get((name, turn, meme))
@@ -321,7 +308,7 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> N
     means = 1 + raw.score / 100 - centred.score / 50
     assert set(np.round(means, 2)) <= {0.3, 0.8}
     trust = judges.trust(scores).set_index("reading")
-    assert trust.loc[P_YES, "AUC random"].value == 1 and trust.loc[P_YES, "verdict"] == TRUSTED
+    assert trust.loc[P_YES, "AUC random"].value == 1 and trust.loc[P_YES, "verdict"] == judges.TRUSTED
     nothing = made_turns.judged(CHATS, {})
     silent = ScriptedRun(tmp_path, nothing.profile, lambda request: pytest.fail("asked"))
     assert judges.trust(judges.ask_all(silent, nothing)).empty, "without items nobody is asked"
@@ -330,14 +317,14 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> N
 @pytest.mark.parametrize(
     ("random", "hard_low", "expected"),
     [
-        ((0.51, 0.7), 0.51, TRUSTED),
-        ((0.51, 0.7), 0.50, TOPIC),
-        ((0.50, 0.7), 0.60, NO_USE),
-        ((0.42, 0.495), 0.60, REVERSED),
-        ((np.nan, np.nan), np.nan, UNTOLD),
+        ((0.51, 0.7), 0.51, judges.TRUSTED),
+        ((0.51, 0.7), 0.50, judges.TOPIC),
+        ((0.50, 0.7), 0.60, judges.NO_USE),
+        ((0.42, 0.495), 0.60, judges.REVERSED),
+        ((np.nan, np.nan), np.nan, judges.UNTOLD),
     ],
 )
 def test_the_rule(random, hard_low, expected) -> None:
     aucs = Estimate(sum(random) / 2, *random), Estimate(0.6, hard_low)
     assert judges.verdict(P_YES, *aucs) == expected
-    assert judges.verdict(RETRIEVAL, *aucs) == YARDSTICK
+    assert judges.verdict(RETRIEVAL, *aucs) == judges.YARDSTICK

@@ -1,20 +1,10 @@
 """Notebook 04 in JupyterLab in a headless Chromium: a moved slider changes the chat."""
 
-import os
-import shutil
-from pathlib import Path
-
 import browser
 import lab_server
-import pytest
-
-from memecmd_utils import annotation, dialogue, files, news, runs, schemas, settings
-from memecmd_utils.files import paths
-from memecmd_utils.library import build_library
-from memecmd_utils.llm import chat as llm_chat
+from stage_run import project
 
 NOTEBOOK = "04_retrieval.ipynb"
-SMALL = "max_memes=24 n_news=2 n_role_pairs=0"  # small so that it takes seconds
 WAIT_S = 120
 READY = """
   const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
@@ -25,45 +15,6 @@ HANDLE = """
   const rows = [...document.querySelectorAll('.widget-hslider')];
   const label = row => row.querySelector('.widget-label').textContent.trim();
   return rows.find(row => label(row).startsWith(arguments[0])).querySelector('.noUi-handle');"""
-
-
-def small_run(root: Path) -> None:
-    """What stages 01 to 03 hand to 04, of a small example run; the authored corpus answers."""
-    profile = settings.load_profile("example", settings.parse_settings(SMALL))
-    run = runs.Run("example", profile, root / "data/processed/example", root / "reports/example")
-    build_library(profile, run.folder)
-    memes = files.read_parquet(run.read("memes.parquet"), schemas.Meme)
-    with run.chat("annotator", "annotation") as chat:
-        annotations = llm_chat.run(annotation.annotate(memes, chat, profile))
-    files.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
-    starts = [dialogue.from_news(item) for item in dialogue.plan(news.load_news(profile), [], profile)[0]]
-    with run.chat("generator", "dialogue_generation") as chat:
-        llm_chat.run(dialogue.generate(starts, chat, profile, run.folder))
-
-
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
-    """A project root with a small run, under the name where a notebook run by hand looks for its inputs."""
-    if reason := browser.missing():
-        if os.environ.get(browser.REQUIRED) == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("panel") / "checkout"
-    (root / "data").mkdir(parents=True)
-    for name in ("notebooks", "pyproject.toml", "CITATION.cff", "data/example", "data/profiles"):
-        (root / name).symlink_to(paths.root / name)
-    small_run(root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def lab(checkout):
-    """The address of the notebook's copy in a running JupyterLab."""
-    folder = checkout.parent
-    (folder / "notebooks").mkdir()
-    shutil.copy(paths.notebooks / NOTEBOOK, folder / "notebooks" / NOTEBOOK)
-    with lab_server.running(folder / "notebooks", checkout, folder) as address:
-        yield address.format(NOTEBOOK)
 
 
 def wait(driver, condition, what: str):
@@ -95,12 +46,15 @@ def handle(driver, label: str):
     return driver.execute_script(HANDLE, label)
 
 
-@pytest.mark.slow
-def test_a_moved_slider_changes_the_chat(lab) -> None:
+def test_a_moved_slider_changes_the_chat(tmp_path, finished) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    with browser.open_browser(1500, 1000) as driver:
-        run_all(driver, lab)
+    root = project(tmp_path / "checkout")
+    (root / "data" / "processed").mkdir()
+    (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
+    lab = lab_server.running(root / "notebooks", root, tmp_path)
+    with browser.open_browser(1500, 1000) as driver, lab as address:
+        run_all(driver, address.format(NOTEBOOK))
         before, at_first = chat(driver), memes(driver)
         knob = handle(driver, "θ")
         driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", knob)

@@ -105,20 +105,6 @@ def test_numbers_come_from_the_records(tmp_path) -> None:
 # --- Tracked results
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "said"),
-    [
-        (0.293275, 0.293274, []),  # one unit of the last decimal, and more than 1e-6 in binary
-        (1.0, 1.0 + 2e-6, [": 1.0 and 1.000002"]),
-        ([True, "m01"], [1, "m02"], [".0: True and 1", ".1: 'm01' and 'm02'"]),
-        ({"x": {"y": [0, {"z": None}]}}, {"x": {"y": [0, {"z": 2.0}]}}, [".x.y.1.z: None and 2.0"]),
-        ({"x": [1]}, {"x": [], "y": 2}, [".y: only in one", ".x: 1 and 0 entries"]),
-    ],
-)
-def test_values_are_equal_to_a_millionth(a, b, said) -> None:
-    assert tracked.differences(a, b) == said
-
-
 def write_run(folder: Path, placed: str, numbers: dict) -> None:
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     (folder / "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
