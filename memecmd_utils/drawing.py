@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 from PIL import Image, ImageDraw, ImageFont, ImageOps
-from pydantic import BaseModel, ConfigDict
 
 from memecmd_utils import files
 from memecmd_utils.files import atomic_path, paths
@@ -276,10 +275,8 @@ AVATAR_COLOURS: dict[str, tuple[Colour, ...]] = {
 _FINE = 4
 
 
-class Bubble(BaseModel):
+class Bubble(NamedTuple):
     """One message: a text or a meme. `stamp` is the time written above it, if any."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     side: Literal["left", "right"]
     name: str
@@ -288,19 +285,18 @@ class Bubble(BaseModel):
     stamp: str = ""
 
 
-class ChatSpec(BaseModel):
+class ChatSpec(NamedTuple):
     """All that decides how a screenshot looks. Memes stand in it by id; `draw_chat` gets their files."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     title: str
-    bubbles: tuple[Bubble, ...]
-    clock: str = ""
+    bubbles: list[Bubble]
+    clock: str
 
 
 def spec_sha256(spec: ChatSpec) -> str:
     """Hash of a specification and the renderer's version; enters the key of a recording."""
-    value = {"renderer": RENDERER_VERSION, "spec": spec.model_dump(mode="json")}
+    value = {**spec._asdict(), "bubbles": [bubble._asdict() for bubble in spec.bubbles]}
+    value = {"renderer": RENDERER_VERSION, "spec": value}
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -329,7 +325,7 @@ def chat_from_dialogue(
             bubbles.append(Bubble(side=side, name=names[turn.speaker], stamp=stamp, **content))
             stamp = ""
     clock = f"{(minute + 5) // 60 % 24}:{(minute + 5) % 60:02d}"
-    return ChatSpec(title=names["B"], bubbles=tuple(bubbles), clock=clock)
+    return ChatSpec(title=names["B"], bubbles=bubbles, clock=clock)
 
 
 def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:

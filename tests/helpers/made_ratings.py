@@ -1,8 +1,6 @@
 """A made-up run with four strategies, its rating form, and made-up answers. No person gave any of them."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,22 +41,17 @@ def form(n_items: int = 24, seed: int = 5, of: dict | None = None) -> Form:
     return people.choose(placements(of), of, n_items=n_items, seed=seed)
 
 
-def answers(made: Form, raters: Sequence[str] = ("r1", "r2", "r3"), **changes: Any) -> pd.DataFrame:
-    """Made-up answers of raters who like strategies by `QUALITY`, each with noise of her own."""
+def answers(made: Form) -> pd.DataFrame:
+    """Made-up answers of three raters who like strategies by `QUALITY`, each with noise of her own."""
     rng = np.random.default_rng(0)
     strategies = made.key.drop_duplicates("item").set_index("item").strategy
     base = {item: QUALITY[strategy] + rng.normal(0, 5) for item, strategy in strategies.items()}
     found = []
-    for rater in raters:
+    for rater in ("r1", "r2", "r3"):
         for item, middle in base.items():
             given = {name: float(np.clip(round(middle + rng.normal(0, 8)), 0, 100)) for name in DIMENSIONS}
-            values = {
-                "form": made.form,
-                "item": item,
-                "rater": rater,
-                "at": "2026-01-31T12:00:00Z",
-            }
-            found.append(HumanRating(**values, **given, **changes).model_dump())
+            about = {"form": made.form, "item": item, "rater": rater, "at": "2026-01-31T12:00:00Z"}
+            found.append(HumanRating(**about, **given).model_dump())
     return pd.DataFrame(found)
 
 
