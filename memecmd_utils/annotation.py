@@ -13,7 +13,7 @@ from typing import Literal
 from memecmd_utils import library, statistics
 from memecmd_utils.files import StageOutputError
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
@@ -89,7 +89,7 @@ async def annotate(
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
         answer = await chat.ask(request, parse)
-        bar.update()
+        bar()
         texts, unscored = dict.fromkeys(AnnotationReply.model_fields, ""), ""
         if answer.value is None or answer.violations:
             unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
@@ -107,7 +107,7 @@ async def annotate(
             **texts,
         )
 
-    with Progress(chat, len(memes), "annotations", "meme") as bar:
+    with progress(chat, len(memes), "annotations", "meme") as bar:
         made = await chat.side_by_side(annotated(meme) for meme in memes)
     if made and all(annotation.unscored for annotation in made):
         raise StageOutputError(f"no meme has a usable annotation; the first: {made[0].unscored}")

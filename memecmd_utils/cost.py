@@ -114,21 +114,19 @@ def _judge_row(profile: Profile, number: int, judge: Judge, n_dialogues: int, n_
     given, places = profile.evaluation, profile.dialogue.n_turns - 1
     by_random, wanted = profile.retrieval.random_rate, profile.retrieval.wanted_rate
     rates = [by_random if strategy == "random" else wanted for strategy in profile.retrieval.strategies]
-    sent = sum(rate * places * n_dialogues for rate in rates)
+    stage, window = f"05 judge {number + 1} ({judge.kind})", min(10, places + 1)
+    if judge.kind == "rating" and given.judge_unit == "dialogue":
+        spans = tables.lengths(places + 1)
+        calls, turns = len(rates) * n_dialogues * len(spans), sum(spans) / len(spans)
+        memes = sum(rates) / len(rates) * turns * places / (places + 1)
+        return _row(profile, stage, "rating", "judge", calls, turns, 1, number, answers=memes)
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
-    stage = f"05 judge {number + 1} ({judge.kind})"
-    window = min(10, places + 1)
     if judge.kind == "yes_no":
         checked = 3 * given.judge_checks  # three memes a turn
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls, part = 5 * (sampled + checked + held_out), SHARED if judge.llm == "local" else 1
         return _row(profile, stage, "yes_no", "judge", calls, window, number=number, part=part)
-    if given.judge_unit == "meme":
-        return _row(profile, stage, "rating", "judge", sampled, window, 1, number)
-    spans = tables.lengths(places + 1)
-    calls, turns = len(rates) * n_dialogues * len(spans), sum(spans) / len(spans)
-    memes = sent / (len(rates) * n_dialogues * (places + 1)) * turns if calls else 0
-    return _row(profile, stage, "rating", "judge", calls, turns, 1, number, answers=memes)
+    return _row(profile, stage, "rating", "judge", sampled, window, 1, number)
 
 
 def cost_text(profile: Profile) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from memecmd_utils import files, library, schemas, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored, prompts, replies
-from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.chat import Bar, Chat, progress
 from memecmd_utils.llm.types import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.settings import Profile, ProfileError
 
@@ -388,7 +388,7 @@ def _about(
 
 
 async def talk(
-    start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Progress
+    start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Bar
 ) -> schemas.Dialogue | schemas.Unfinished:
     """Hold one dialogue u_1 ... u_T (Eq. 4, 5).
 
@@ -402,7 +402,7 @@ async def talk(
                 summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
             try:
                 turns.append(await utter(start, earlier, chat, profile))
-                bar.update()
+                bar()
             except NoText as error:
                 reason = str(error)
         done = await asyncio.gather(*summaries)
@@ -415,7 +415,7 @@ async def talk(
             task.cancel()
     made_by = {"profile": profile.name, "seed": profile.seed, "dialogue_id": start.dialogue_id}
     if reason:
-        bar.update(profile.dialogue.n_turns - len(turns))
+        bar(profile.dialogue.n_turns - len(turns))
         source = chat.backend.source
         return schemas.Unfinished(turn=len(turns) + 1, reason=reason, turns=turns, source=source, **made_by)
     about = start.model_dump(include={"kind", "ref", "title", "name_a", "name_b", "prompt_sha256"})
@@ -441,7 +441,7 @@ async def generate(
         len(start.turns) if isinstance(start, schemas.Dialogue) else profile.dialogue.n_turns
         for start in starts
     )
-    with Progress(chat, n_turns, "turns", "turn") as bar:
+    with progress(chat, n_turns, "turns", "turn") as bar:
         held = await chat.side_by_side(
             (sum_up if isinstance(start, schemas.Dialogue) else talk)(start, chat, profile, bar)
             for start in starts
@@ -464,14 +464,14 @@ def nobody_talked(stopped: Sequence[schemas.Unfinished]) -> NoText:
     return NoText(f"no dialogue came to its end; the first: {first}")
 
 
-async def sum_up(own: schemas.Dialogue, chat: Chat, profile: Profile, bar: Progress) -> schemas.Dialogue:
+async def sum_up(own: schemas.Dialogue, chat: Chat, profile: Profile, bar: Bar) -> schemas.Dialogue:
     """One's own dialogue with the summaries that its file lacks (Eq. 16)."""
     texts = [turn.text for turn in own.turns]
     given = {summary.turn: summary for summary in own.summaries}
     summaries = []
     for turn in range(2, len(texts) + 1):
         summaries.append(given.get(turn) or await summarise(own, texts[: turn - 1], chat, profile))
-    bar.update(len(texts))
+    bar(len(texts))
     return own.model_copy(update={"summaries": summaries})
 
 

@@ -12,20 +12,13 @@ from memecmd_utils import drawing, runs
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError
-from memecmd_utils.llm import authored
-from memecmd_utils.llm import local_model as local
+from memecmd_utils.llm import authored, local_model
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, address, api_key
 from memecmd_utils.settings import Endpoint, Profile, ProfileError, load_profile, parse_settings
 
 
 class NotReady(MemecmdError, RuntimeError):
     """Something that a later stage needs is missing; the message names all of it, each with what to do."""
-
-
-def local_models(profile: Profile, templates: bool = False) -> list[str]:
-    """Names of the local models that are asked, each once."""
-    asked = runs.models_asked(profile, templates).values()
-    return list(dict.fromkeys(model.local_model for model in asked if model.llm == "local"))
 
 
 def lacks(profile: Profile, templates: bool = False) -> list[str]:
@@ -41,8 +34,8 @@ def lacks(profile: Profile, templates: bool = False) -> list[str]:
     for (role, _), model in runs.models_asked(profile, templates).items():
         if model.llm == "openai":
             missing += _lacks_of(model.endpoint, profile, is_embedder=role == "embedder")
-    for name in local_models(profile, templates):
-        missing += local.missing(name)
+        else:
+            missing += local_model.missing(model.local_model)
     return list(dict.fromkeys(missing))
 
 
@@ -86,10 +79,6 @@ def _checks(profile_name: str, settings: str) -> Iterator[tuple[str, str]]:
         yield "[FAIL]", str(error)
         return
     yield "[OK]", f"profile {profile.name}: llm={profile.models.llm}, mode={profile.models.mode}"
-    if profile.models.mode == "recorded":
-        for model in local_models(profile):
-            ready = not local.missing(model)
-            yield "[OK]" if ready else "[--]", f"local model {model} (only live runs need it)"
     ends = [model.endpoint for model in runs.models_asked(profile).values() if model.llm == "openai"]
     for name in sorted({endpoint.key_env for endpoint in ends or [profile.models.endpoints.generator]}):
         is_set = bool(os.environ.get(name))

@@ -23,7 +23,7 @@ from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sh
 from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.local_model import registry
 from memecmd_utils.llm.recordings import is_answer, key_of
 from memecmd_utils.llm.types import (
@@ -120,10 +120,10 @@ async def _ask_each(
 
     async def counted(item: Item) -> Got:
         got = await ask_about(item)
-        bar.update()
+        bar()
         return got
 
-    with Progress(chat, len(items), label, unit) as bar:
+    with progress(chat, len(items), label, unit) as bar:
         return list(await chat.side_by_side(counted(item) for item in items))
 
 

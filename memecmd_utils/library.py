@@ -25,7 +25,7 @@ from PIL import Image
 
 from memecmd_utils import files, pictures, statistics
 from memecmd_utils.files import cores, paths
-from memecmd_utils.llm.recordings import TextCache
+from memecmd_utils.llm.recordings import Recordings, key_of, reading_form
 from memecmd_utils.pictures import ImageRejected, LibraryError, decode
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
@@ -441,7 +441,7 @@ def _ocr_of_process() -> RapidOcr:
 
 
 def build_library(
-    profile: Profile, run_dir: Path, ocr: Any = None, ocr_cache: TextCache | None = None
+    profile: Profile, run_dir: Path, ocr: Any = None, ocr_cache: Recordings | None = None
 ) -> tuple[pd.DataFrame, int]:
     """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
@@ -527,7 +527,7 @@ def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candida
 
 
 def _read_all(
-    candidates: Sequence[Candidate], profile: Profile, run_dir: Path, ocr: Any, cache: TextCache | None
+    candidates: Sequence[Candidate], profile: Profile, run_dir: Path, ocr: Any, cache: Recordings | None
 ) -> None:
     """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies.
 
@@ -554,13 +554,13 @@ def _read_all(
                     continue
                 filters, text = profile.library.filters, candidate.text
                 if text is None and cache is not None:
-                    text = cache.get(f"{sha256}|{ocr_id}")
+                    text = (cache.get(key_of(reading_form(sha256, ocr_id))) or {}).get("text")
                 todo.append((candidate, sha256))
                 jobs.append((candidate.path, Filters() if candidate.kept_by_hand else filters, text))
             readings = read_pictures(jobs, profile, ocr)
             for (candidate, sha256), (*_, known), reading in zip(todo, jobs, readings, strict=True):
                 if cache is not None and known is None and reading.text is not None:
-                    cache.put(f"{sha256}|{ocr_id}", reading.text)
+                    cache.put(reading_form(sha256, ocr_id), {"text": reading.text})
                 candidate.exit = reading.exit
                 if reading.exit is None:
                     candidate.meme = _meme(candidate, sha256, reading, profile)

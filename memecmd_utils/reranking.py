@@ -16,7 +16,7 @@ from memecmd_utils.files import data_url, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
-from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.retrieval import RERANKED, MemeIndex, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run
@@ -124,10 +124,10 @@ def ask_model(
             made.append(await _choice_at(ranked.name, turn, asked, chat, profile))
             if made[-1].meme_id:
                 sent[turn] = made[-1].meme_id
-            bar.update()
+            bar()
         return made
 
-    with Progress(chat, sum(len(ranked.turns) for ranked in chats), "choices", "turn") as bar:
+    with progress(chat, sum(len(ranked.turns) for ranked in chats), "choices", "turn") as bar:
         made = llm_chat.run(chat.side_by_side(choices_in(ranked) for ranked in chats))
     return [choice for of_chat in made for choice in of_chat]
 

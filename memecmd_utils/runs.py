@@ -18,7 +18,7 @@ from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.local_model import LocalServer
-from memecmd_utils.llm.recordings import Recordings, TextCache
+from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
 from memecmd_utils.llm.types import UNRECORDED, Backend, EndpointError
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
@@ -251,12 +251,12 @@ class Run:
             self._replayed[stage] = Recordings(stage, self.read_dirs)
         return self._replayed[stage]
 
-    def ocr_cache(self) -> TextCache:
+    def ocr_cache(self) -> Recordings:
         """Texts read from images by earlier runs of the profile. New ones are kept in every mode.
 
         They are no replies of a model that is asked, and reading thousands of images takes an hour.
         """
-        return TextCache(Recordings("ocr", self.read_dirs, self.write_dir), "ocr")
+        return Recordings("ocr", self.read_dirs, self.write_dir)
 
     def embedder(self, name: str | None = None) -> RecordedEmbedder:
         """The retrieval embedder, or the one named, with its recordings."""

@@ -25,6 +25,8 @@ LIVE = f"generator.{OWN} max_usd=5"
         ("", None),
         ("endpoints.chooser='{model: m, key_env: NO_KEY_HERE}'", "environment variable NO_KEY_HERE"),
         ("endpoints.chooser='{model: m}'", "price of 'm' is not known"),
+        ("endpoints.chooser='{model: n, usd_per_million_in: 1}'", "price of 'n' is not known"),
+        ("endpoints.chooser='{model: n, usd_per_million_in: 1, usd_per_million_out: 2}'", None),
         ("endpoints.chooser='{key_env: NO_KEY_HERE}' strategies=[greedy]", None),
         ("endpoints.judges='[{model: m, key_env: NO_KEY_HERE}]'", "NO_KEY_HERE"),
         ("embedder=endpoint", "needs endpoints.embedder with a model"),

@@ -18,6 +18,7 @@ from memecmd_utils import files, library, schemas
 from memecmd_utils.drawing import pil_font
 from memecmd_utils.files import paths
 from memecmd_utils.library import LibraryError, RapidOcr, build_library, read_curation
+from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.settings import Filters, Profile
 
 
@@ -35,12 +36,6 @@ class FakeOcr:
         if isinstance(text, BaseException):
             raise text
         return text
-
-
-class Cache(dict):
-    """As `recordings.TextCache`, in memory."""
-
-    put = dict.__setitem__
 
 
 @pytest.fixture
@@ -88,7 +83,7 @@ def snapshot(folder):
 def test_a_folder_becomes_a_library(root):
     save(root / "memes" / "鸽子" / "今天也要加油.png", seed=1, size=(1280, 320))
     save(root / "memes" / "b" / "QQ图片20171201095500.jpg", seed=2, format="JPEG", quality=95)
-    ocr, cache = FakeOcr(default="不想上 班的 Monday morning"), Cache()
+    ocr, cache = FakeOcr(default="不想上 班的 Monday morning"), Recordings("ocr", [], root)
     memes, _ = build(root, ocr, cache)
     assert [m.origin for m in memes] == ["b/QQ图片20171201095500.jpg", "鸽子/今天也要加油.png"]
     for meme in memes:
@@ -100,7 +95,7 @@ def test_a_folder_becomes_a_library(root):
     assert (memes[1].width, memes[1].height) == (640, 160)
     assert [m.picture_note for m in memes] == ["", "文件夹：鸽子；文件名：今天也要加油"]
     build(root, ocr, cache)
-    assert ocr.calls == len(cache) == 2, "recorded texts are not read again"
+    assert ocr.calls == len(cache.fresh_keys) == 2, "recorded texts are not read again"
 
 
 def test_every_file_that_is_left_out_has_its_reason_and_its_row_in_the_funnel(root):
@@ -185,7 +180,8 @@ def test_an_interrupted_run_gives_the_same_result(root):
     for number in range(6):
         save(root / "memes" / f"{number}.png", seed=number, corner=(number, 0, 0))
     build(root)
-    whole, cache, stops = snapshot(root / "run"), Cache(), FakeOcr({(3, 0, 0): KeyboardInterrupt()})
+    whole, cache = snapshot(root / "run"), Recordings("ocr", [], root)
+    stops = FakeOcr({(3, 0, 0): KeyboardInterrupt()})
     (root / "run" / "memes.parquet").unlink()
     with pytest.raises(KeyboardInterrupt):
         build(root, stops, cache)

@@ -13,7 +13,7 @@ from scripted import ScriptedBackend
 
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, chat, prompts, replies
-from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, Progress
+from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, progress
 from memecmd_utils.llm.recordings import RecordingMiss, Recordings
 from memecmd_utils.llm.spending import Budget
 from memecmd_utils.llm.types import (
@@ -230,9 +230,9 @@ def test_the_bar_says_money_and_trouble(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MEMECMD_TERMINAL", str(tmp_path / "tty"))
     replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
     asking = Chat(ScriptedBackend(replies_), budget=Budget(max_usd=9, usd_out=4))
-    with Progress(asking, 1, "turns", "turn") as bar:
+    with progress(asking, 1, "turns", "turn") as bar:
         chat.run(asking.ask(request(), parse))
-        bar.update()
+        bar()
     shown = (tmp_path / "tty").read_text(encoding="utf-8")
     assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown
 

@@ -114,12 +114,10 @@ def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -
     assert make(checkout, "doctor", f"PYTHON={mine}").returncode == 0
     assert "venv" not in log.read_text(encoding="utf-8")
     os.utime(checkout / "requirements.lock", (later, later))
-    (checkout / ".venv/.shared").touch()
-    assert make(checkout, "doctor", f"PYTHON={mine}").returncode == 0
-    assert "venv" not in log.read_text(encoding="utf-8")
-    (checkout / ".venv/.shared").unlink()
-    assert make(checkout, "doctor", f"PYTHON={mine}").returncode == 0
-    assert "-m venv .venv" in log.read_text(encoding="utf-8")
+    for shared in (True, False):
+        (checkout / ".venv/.shared").touch() if shared else (checkout / ".venv/.shared").unlink()
+        assert make(checkout, "doctor", f"PYTHON={mine}").returncode == 0
+        assert ("-m venv .venv" in log.read_text(encoding="utf-8")) != shared
 
 
 def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:

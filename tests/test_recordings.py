@@ -2,7 +2,6 @@
 disk or a second run, keys never change, vectors come back to the bit.
 """
 
-import json
 import os
 import resource
 from pathlib import Path
@@ -197,33 +196,9 @@ def test_a_damaged_file_of_vectors_is_named(tmp_path) -> None:
 # --- care --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with nothing in it; returns the folder of the recordings of profile `local`."""
-    for name in ("processed", "raw", "example"):
-        monkeypatch.setattr(paths, name, tmp_path / name)
-    monkeypatch.setattr(paths, "data", tmp_path)
-    monkeypatch.setenv("PROFILE", "local")
-    return tmp_path / "raw" / "recordings" / "local"
-
-
-def test_check_names_what_is_damaged(mine: Path, capsys: pytest.CaptureFixture) -> None:
-    path = write(mine, (form("一"), GOOD), (form("二"), GOOD))
-    assert care.main("check") == 0
-    assert "raw/recordings/local/s/w0.jsonl: 2 recordings\n" in capsys.readouterr().out
-    good = {"v": 2, "key": key_of({}), "form": {}, "value": GOOD}
-    for strange in ({"value": "好"}, {"value": {**GOOD, "outcome": "fine"}}, {"key": "0" * 64}):
-        path.write_text(path.read_text("utf-8") + json.dumps(good | strange) + "\n", "utf-8")
-    long = {"l": np.array([1, 1], np.float16)}
-    recordings.write_vectors(mine / "embedding" / "m" / "b.npz", long)
-    (mine / "s" / "w1.jsonl").write_text("damaged\n")
-    assert care.main("check") == 1
-    problems = [line for line in capsys.readouterr().out.split("\n") if line.startswith("PROBLEM")]
-    wanted = ["no text", "outcome 'fine'", "does not belong", "line 1 is damaged", "length 1.41"]
-    assert len(problems) == 5 and all(words in "\n".join(problems) for words in wanted)
-
-
-def test_a_run_becomes_tracked_recordings_of_the_replies_that_it_used(mine: Path, tmp_path: Path) -> None:
+def test_a_run_becomes_tracked_recordings_of_the_replies_that_it_used(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "example", tmp_path / "example")
+    mine = tmp_path / "raw" / "recordings" / "local"
     forms = [{"task": "rating", "n": n} for n in range(4)]
     write(mine, *((asked, GOOD) for asked in forms))
     run, tracked = tmp_path / "processed" / "local-0a1b2c3d", tmp_path / "example" / "recordings"

@@ -11,7 +11,7 @@ from memecmd_utils.dialogue import HISTORY_TURNS, summary_request
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import replies
-from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
@@ -144,8 +144,8 @@ async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> lis
         lines = [(name, cut(text)) for name, text in context.lines]
         asked = summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
         answer = await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))
-        bar.update()
+        bar()
         return answer
 
-    with Progress(chat, len(contexts), "summaries", "summary") as bar:
+    with progress(chat, len(contexts), "summaries", "summary") as bar:
         return await chat.side_by_side(summary(context) for context in contexts)

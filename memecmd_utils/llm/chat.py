@@ -13,9 +13,9 @@ All three are in the usage of a run as "tried again".
 import asyncio
 import math
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -39,6 +39,8 @@ from memecmd_utils.llm.types import (
 )
 
 T = TypeVar("T")
+Bar = Callable[..., None]
+"""Counts so many units as done, one by default (`progress`)."""
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
 """Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
@@ -234,7 +236,10 @@ class Chat:
                 if self._side_by_side:  # before its own part ends, which may wait for more under way
                     self._fault = self._fault or error
                 raise
-            self.usage.add(reply, pay(reply))
+            self.usage.usd += pay(reply)
+        self.usage.tokens_in += reply.tokens_in
+        self.usage.tokens_out += reply.tokens_out
+        self.usage.think_characters += reply.think_characters
         if again := self.backend.tried_again:
             self.usage.retries["sent again"] += again
             self.backend.tried_again = 0
@@ -329,33 +334,26 @@ def run(work: Awaitable[T]) -> T:
             raise
 
 
-class Progress:
+@contextmanager
+def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
     """A progress bar for what asks `chat`, with money and what was tried again beside it."""
+    import tqdm
+    import tqdm.auto  # looks for widgets, which takes a while
 
-    def __init__(self, chat: Chat, total: int, label: str, unit: str) -> None:
-        import tqdm
-        import tqdm.auto  # looks for widgets, which takes a while
-
-        self.chat, kind, options = chat, tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
-        self._closing = ExitStack()
-        if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
-            options["file"] = self._closing.enter_context(Path(terminal).open("w"))  # noqa: SIM115
-            kind = tqdm.tqdm
-        self._bar = self._closing.enter_context(kind(**options))
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.update(0)
-        self._closing.close()
-
-    def update(self, n: int = 1) -> None:
-        """Count `n` more units."""
-        usage, budget, parts = self.chat.usage, self.chat.budget, []
+    def count(n: int = 1) -> None:
+        usage, budget, parts = chat.usage, chat.budget, []
         if (usd := budget.spent.total("usd")) or budget.max_usd:
             parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))
         if usage.retries:
-            parts.append(f"{sum(usage.retries.values()):,} tried again")
-        self._bar.set_postfix_str(" · ".join(parts), refresh=n == 0)
-        self._bar.update(n)
+            parts.append(f"{usage.retries.total():,} tried again")
+        bar.set_postfix_str(" · ".join(parts), refresh=n == 0)
+        bar.update(n)
+
+    kind, options = tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
+    with ExitStack() as closing:
+        if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
+            options["file"] = closing.enter_context(Path(terminal).open("w"))
+            kind = tqdm.tqdm
+        bar = closing.enter_context(kind(**options))
+        closing.callback(count, 0)
+        yield count

@@ -30,7 +30,6 @@ class EndpointEmbedder:
         self,
         endpoint: Endpoint,
         query_instruction: str | None = None,
-        budget: Budget | None = None,
         concurrency: int = 8,
     ) -> None:
         """`query_instruction` goes before queries only; `concurrency` requests are under way at a time."""
@@ -38,7 +37,7 @@ class EndpointEmbedder:
         self.name = f"{endpoint.model}@{endpoint.model_label}"
         if endpoint.extra_body:
             self.name += f"-{hashlib.sha256(added).hexdigest()[:8]}"
-        self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, budget or Budget()
+        self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, Budget()
         self.concurrency, self.batch = concurrency, concurrency * INPUTS
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:

@@ -135,23 +135,9 @@ class Recordings:
         return f"the nearest recording differs in: {', '.join(sorted(min(differing, key=len))) or 'nothing'}"
 
 
-class TextCache:
-    """Recorded texts by a plain key (OCR): what stage 01 asks before it reads an image."""
-
-    def __init__(self, store: Recordings, task: str) -> None:
-        self._store, self._task = store, task
-
-    def get(self, key: str) -> str | None:
-        """Text of a key, or None."""
-        value = self._store.get(key_of(self._form(key)))
-        return None if value is None else value["text"]
-
-    def put(self, key: str, text: str) -> None:
-        """Record a text."""
-        self._store.put(self._form(key), {"text": text})
-
-    def _form(self, key: str) -> Form:
-        return {"key_version": KEY_VERSION, "task": self._task, "subject": key}
+def reading_form(sha256: str, ocr_id: str) -> Form:
+    """Form of the text that an OCR engine read from the picture of these bytes."""
+    return {"key_version": KEY_VERSION, "task": "ocr", "subject": f"{sha256}|{ocr_id}"}
 
 
 def files_in(folder: Path, endings: tuple[str, ...] = REPLIES) -> list[Path]:

@@ -164,13 +164,6 @@ class Usage:
         self.outcomes: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
 
-    def add(self, reply: Reply, usd: float) -> None:
-        """Count one live reply."""
-        self.tokens_in += reply.tokens_in
-        self.tokens_out += reply.tokens_out
-        self.think_characters += reply.think_characters
-        self.usd += usd
-
 
 STAGES = ("annotation", "scenario", "dialogue_generation", "evaluation")
 

@@ -16,7 +16,7 @@ from memecmd_utils import files, pictures, statistics
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm import spending
-from memecmd_utils.llm.chat import Chat, Progress
+from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
@@ -93,7 +93,7 @@ async def annotate(
             for spec, message in zip(specs, messages, strict=True)
         ]
         answers = await asyncio.gather(*asked)
-        bar.update()
+        bar()
         seen = all(message.images for message in messages)
         return MemeReading(
             meme_id=meme.meme_id,
@@ -107,7 +107,7 @@ async def annotate(
             **_fields(specs, answers),
         )
 
-    with Progress(chat, len(memes), "readings", "meme") as bar:
+    with progress(chat, len(memes), "readings", "meme") as bar:
         return await chat.side_by_side(read(meme) for meme in memes)
 
 

@@ -89,6 +89,12 @@ def project(root: Path) -> Path:
     return root
 
 
+def write_profile(root: Path, name: str, groups: dict[str, Any]) -> None:
+    """A profile of the project in `root`."""
+    text = yaml.safe_dump(groups, allow_unicode=True)
+    (root / "data" / "profiles" / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
 # --- the process that is killed ---------------------------------------------------------------------
 
 
@@ -164,9 +170,7 @@ def checkout(
     dialogue = {"n_news": 2, "n_role_pairs": 0}
     for key, value in values.items():
         (dialogue if key.startswith("n_") else models)[key] = value
-    profile = {"models": models, "dialogue": dialogue}
-    target = root / "data" / "profiles" / f"{name}.yaml"
-    target.write_text(yaml.safe_dump(profile, allow_unicode=True), encoding="utf-8")
+    write_profile(root, name, {"models": models, "dialogue": dialogue})
     return root
 
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import stage_run
-import yaml
 from fault_replies import Asked, drawn, value_of, vectors_of
 from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image, ImageDraw
 
 from memecmd_utils.library import RapidOcr
-from memecmd_utils.llm.recordings import Recordings, TextCache
+from memecmd_utils.llm.recordings import Recordings, reading_form
 
 PROFILE = "lab"
 
@@ -165,8 +164,7 @@ def write_profile(project: Path, url: str) -> None:
         "retrieval": {"wanted_rate": 0.5},
         "evaluation": {"judges": [{"kind": "rating", "llm": "openai"}], "judge_unit": "dialogue"},
     }  # fmt: skip
-    text = yaml.safe_dump(values, allow_unicode=True)
-    (project / "data" / "profiles" / f"{PROFILE}.yaml").write_text(text, encoding="utf-8")
+    stage_run.write_profile(project, PROFILE, values)
 
 
 def command(project: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -204,13 +202,13 @@ BROKEN = "broken <script>alert(1)<.png"
 def plant_pictures(project: Path) -> None:
     """Pictures with odd names, and texts that an OCR engine could have read from them."""
     folder = project / "data" / "raw" / "recordings" / PROFILE
-    cache, engine = TextCache(Recordings("ocr", [folder], folder), "ocr"), RapidOcr()
+    cache, engine = Recordings("ocr", [folder], folder), RapidOcr()
     for number, name in enumerate([*FILE_NAMES, DROPPED]):
         path = project / "pictures" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         picture(number).save(path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        cache.put(f"{digest}|{engine.ocr_id}", f"图{number}上的字 {EVERYTHING}")
+        cache.put(reading_form(digest, engine.ocr_id), {"text": f"图{number}上的字 {EVERYTHING}"})
     picture(99, "HELLO <b>WORLD</b>").save(project / "pictures" / READ_BY_OCR)
     (project / "pictures" / BROKEN).write_bytes(b"\x89PNG\r\n\x1a\n broken")
     with (project / "curation.csv").open("w", encoding="utf-8", newline="") as handle:
