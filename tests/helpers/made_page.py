@@ -139,4 +139,5 @@ def write(folder: Path, gate: dict[str, Any] = GATE) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
     made = run(folder, gate=gate)
     with mock.patch.object(grades, "truth_of_run", lambda profile, dialogues, memes: truth_of(dialogues)):
-        return report.write_page(made, report.write_numbers(made))
+        records = report.records_of(made)
+        return report.write_page(made, records, report.write_numbers(made, records))
