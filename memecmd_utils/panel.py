@@ -157,8 +157,8 @@ def formula(weights: Sequence[float]) -> str:
 
 def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes: Mapping[str, Meme]) -> Any:
     """The panel for a run; where nobody can turn a knob (headless), its first position as HTML."""
-    explorer, folder = Explorer(scored, index, run.profile), run.read("memes.parquet").parent
-    pictures = {name: folder / meme.file for name, meme in memes.items()}
+    explorer = Explorer(scored, index, run.profile)
+    pictures = {name: run.read(meme.file) for name, meme in memes.items()}
     if is_headless():
         from IPython.display import HTML
 

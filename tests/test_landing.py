@@ -123,14 +123,10 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
     minus = found["differences"].set_index(["where", "who", "minus", "measure"])
     gap = minus.loc[("reranked", "reranked", "greedy", "fits")]
     assert gap.difference.value == 1 and (gap.n, gap.dialogues) == (2 * N_DIALOGUES, N_DIALOGUES)
-    assert (ALL, "learned", POPULAR, "mean grade") in minus.index
     sending = found["sending"].set_index("who")
     assert sending.loc["reranked", "rate"] == 0.4 and sending.loc["reranked", "kappa with one"].value == 1
-    assert sending.loc["one", "kappa with two"].value == 1 and np.isnan(sending.loc["one", "kappa with one"])
     ranking = found["ranking"].set_index("what")
     assert ranking.loc["learned", "R@1"].value == pytest.approx(2 / 3, abs=0.02)
-    gain = ranking.loc["learned", "nDCG@5"].value - ranking.loc[landing.PAPER, "nDCG@5"].value
-    assert ranking.loc["learned minus the paper's score", "nDCG@5"].value == pytest.approx(gain)
     quoted = landing.quoted(run)  # with the tables of what was asked once, which no run changes
     assert quoted["placed"][0]["split"] == "untouched" and quoted["settings"][0]["memes"] == 33
     (row,) = found["places"].to_dict("records")

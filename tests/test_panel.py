@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from scripted import ScriptedBackend
 
-from memecmd_utils import chats, files, panel, retrieval, runs, schemas
+from memecmd_utils import chats, files, panel, retrieval, runs
 from memecmd_utils.llm.chat import Chat
 
 N_MEMES = 40
@@ -37,13 +37,21 @@ def explorer_of(**changes) -> panel.Explorer:
 
 @pytest.fixture
 def tab(tmp_path: Path) -> panel.DialogueTab:
-    found, pictures = {}, {}
+    picture, memes = tmp_path / "red.png", {}
+    Image.new("RGB", (60, 48), "red").save(picture)
     for annotation in ANNOTATIONS:
-        name = annotation.meme_id
-        pictures[name] = tmp_path / f"{name}.png"
-        Image.new("RGB", (60, 48), "red").save(pictures[name])
-        found[name] = made_up.meme(name).model_copy(update={"text": f"<b>{name}</b>"})
-    return panel.DialogueTab(explorer_of(), found, pictures)
+        shown = {"text": f"<b>{annotation.meme_id}</b>", "file": picture.name}
+        memes[annotation.meme_id] = made_up.meme(annotation.meme_id).model_copy(update=shown)
+    return panel.DialogueTab(explorer_of(), memes, dict.fromkeys(memes, picture))
+
+
+def paste_tab(tab: panel.DialogueTab, run: runs.Run) -> panel.PasteTab:
+    """The second tab, with S, E and Psi of a chat written down."""
+    files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
+    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_up.vectors), tab)
+    for name, area in paste.fields.items():
+        area.value = f"news-0 {name} 5"
+    return paste
 
 
 def placed(explorer: panel.Explorer, **changes) -> dict[tuple[str, int], str]:
@@ -104,13 +112,8 @@ def test_another_dialogue_has_the_gate_of_its_half_and_unscored_turns_say_so(tab
 
 def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp_path: Path) -> None:
     run = runs.Run("made", tab.explorer.profile, tmp_path / "run", tmp_path / "report")
-    files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
-    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_up.vectors), tab)
+    paste = paste_tab(tab, run)
     assert paste.ask.disabled and paste.choose.disabled  # no live model is set up
-    paste.find.click()
-    assert "write a sentence" in paste.note.value
-    for name, area in paste.fields.items():
-        area.value = f"news-0 {name} 5"
     paste.text.value = "no names here"
     paste.find.click()
     assert "one line per message" in paste.note.value
@@ -121,23 +124,15 @@ def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp
     tab.sliders[0].value = -1.0
     paste.find.click()
     assert paste.best.value != before
-    assert not (tmp_path / "report").exists() and list((tmp_path / "run").iterdir()) == [
-        run.write("dialogues.jsonl")
-    ]
+    assert not run.report.exists() and list(run.folder.iterdir()) == [run.write("dialogues.jsonl")]
 
 
 def test_a_live_model_chooses_for_a_chat_of_ones_own(tab, tmp_path: Path, monkeypatch) -> None:
     run = runs.Run("made", tab.explorer.profile.replace(llm="local", mode="auto"), tmp_path / "run", tmp_path)
-    files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
-    run.save(ANNOTATIONS, schemas.Annotation)
     backend = ScriptedBackend(lambda _: json.dumps({"reason": "接得上", "number": 3}, ensure_ascii=False))
-    monkeypatch.setattr(
-        runs.Run, "chat", lambda *_, **__: contextlib.nullcontext(Chat(backend, strict=False))
-    )
-    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_up.vectors), tab)
-    for name, area in paste.fields.items():
-        area.value = f"news-0 {name} 5"
-    assert not paste.choose.disabled
+    chat = contextlib.nullcontext(Chat(backend, strict=False))
+    monkeypatch.setattr(runs.Run, "chat", lambda *_, **__: chat)
+    paste = paste_tab(tab, run)
     paste.choose.click()
     assert paste.note.value == "" and "the model: 接得上" in paste.chat.value
     (asked,) = backend.requests
@@ -148,7 +143,5 @@ def test_a_live_model_chooses_for_a_chat_of_ones_own(tab, tmp_path: Path, monkey
 def test_a_headless_run_gets_html_and_no_widget(tab, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(panel, "is_headless", lambda: True)
     run = runs.Run("made", tab.explorer.profile, tmp_path, tmp_path / "report")
-    (tmp_path / "memes.parquet").touch()
-    memes = {name: meme.model_copy(update={"file": f"{name}.png"}) for name, meme in tab.memes.items()}
-    shown = panel.explore(run, list(tab.explorer.items.values()), tab.explorer.index, memes)
+    shown = panel.explore(run, list(tab.explorer.items.values()), tab.explorer.index, tab.memes)
     assert "mc-turn" in shown.data and "<svg" in shown.data
