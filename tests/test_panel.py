@@ -7,6 +7,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import made_turns
 import made_up
 import pytest
 from PIL import Image
@@ -15,23 +16,14 @@ from scripted import ScriptedBackend
 from memecmd_utils import chats, files, panel, retrieval, runs
 from memecmd_utils.llm.chat import Chat
 
-N_MEMES = 40
-DIALOGUES = [
-    made_up.dialogue_of_summaries("news-0", "news"),
-    made_up.dialogue_of_summaries("news-1", "news"),
-    made_up.dialogue_of_summaries("role-0", "role", unscored=(2, 7, 18)),
-    made_up.dialogue_of_summaries("role-1", "role"),
-]
-ANNOTATIONS = [
-    made_up.annotation(f"m{i:02d}", **{part: f"meme {i} {part}" for part in retrieval.MEME_SIDE})
-    for i in range(N_MEMES)
-]
+WORLD = made_turns.world(dialogues=4, turns=18, memes=40, graded=False, unscored=[(1, 2), (1, 7), (1, 18)])
+DIALOGUES = WORLD.split.dialogues
 
 
 def explorer_of(**changes) -> panel.Explorer:
     profile = made_up.profile(n_turns=18, **changes)
-    index = retrieval.index_library(ANNOTATIONS, made_up.vectors, profile)
-    scored = retrieval.score_dialogues(DIALOGUES, index, made_up.vectors, profile)
+    index = retrieval.index_library(WORLD.annotations, made_turns.encode, profile)
+    scored = retrieval.score_dialogues(DIALOGUES, index, made_turns.encode, profile)
     return panel.Explorer(scored, index, profile)
 
 
@@ -39,25 +31,24 @@ def explorer_of(**changes) -> panel.Explorer:
 def tab(tmp_path: Path) -> panel.DialogueTab:
     picture, memes = tmp_path / "red.png", {}
     Image.new("RGB", (60, 48), "red").save(picture)
-    for annotation in ANNOTATIONS:
-        shown = {"text": f"<b>{annotation.meme_id}</b>", "file": picture.name}
-        memes[annotation.meme_id] = made_up.meme(annotation.meme_id).model_copy(update=shown)
+    for name, meme in WORLD.split.memes.items():
+        memes[name] = meme.model_copy(update={"text": f"<b>{name}</b>", "file": picture.name})
     return panel.DialogueTab(explorer_of(), memes, dict.fromkeys(memes, picture))
 
 
 def paste_tab(tab: panel.DialogueTab, run: runs.Run) -> panel.PasteTab:
     """The second tab, with S, E and Psi of a chat written down."""
     files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
-    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_up.vectors), tab)
+    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_turns.encode), tab)
     for name, area in paste.fields.items():
-        area.value = f"news-0 {name} 5"
+        area.value = f"m005 {name}"
     return paste
 
 
 def placed(explorer: panel.Explorer, **changes) -> dict[tuple[str, int], str]:
     """What a pipeline with these settings places by the first strategy."""
     profile = explorer.profile.replace(**changes)
-    scored = retrieval.score_dialogues(DIALOGUES, explorer.index, made_up.vectors, profile)
+    scored = retrieval.score_dialogues(DIALOGUES, explorer.index, made_turns.encode, profile)
     first = profile.retrieval.strategies[0]
     made = retrieval.place(scored, explorer.index, profile)
     return {(p.dialogue_id, p.turn): p.meme_id for p in made if p.strategy == first}
@@ -104,7 +95,7 @@ def test_every_knob_redraws_and_back_again(tab) -> None:
 
 
 def test_another_dialogue_has_the_gate_of_its_half_and_unscored_turns_say_so(tab) -> None:
-    tab.dialogue.value = "role-0"
+    tab.dialogue.value = "role-01"
     assert tab.knobs().gate == tab.explorer.own().gate
     assert tab.chat.value.count("no usable summary") == 3
     assert not {2, 7, 18} & set(tab.view.picks)

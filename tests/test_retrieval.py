@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memecmd_utils import retrieval
-from memecmd_utils.retrieval import Gate, calibrate_theta0, pad, simulate, standard_scale
+from memecmd_utils.retrieval import Gate, calibrate_theta0, pad, simulate
 
 QUICK = settings(max_examples=30)
 WEIGHTS = (0.5, 0.25, 1.0, 0.125)
@@ -150,12 +150,6 @@ def test_calibrated_theta0_is_as_near_as_any_on_a_grid(rng, penalty, decay, want
     assert both[0] == found  # each set as if alone
 
 
-def test_standard_scale_by_hand() -> None:
-    """Scores 1, 3 | 5, 7 and one turn without: mean 4, population std sqrt((9+1+1+9)/4) = sqrt(5)."""
-    assert standard_scale(np.array([[1.0, 3.0, -np.inf], [5.0, 7.0, -np.inf]])) == (4, pytest.approx(5**0.5))
-    assert standard_scale(np.full(3, 0.1))[1] == 1.0  # NumPy says 1e-17
-
-
 # --- Whole dialogues
 
 N_MEMES = 12
@@ -288,21 +282,8 @@ def test_a_half_without_any_score_falls_back_to_the_other(dialogues) -> None:
     assert placed and {split[p.dialogue_id] for p in placed} == {"a"} and {p.fold for p in placed} == {"self"}
 
 
-def test_calibration_meets_the_wanted_rate_and_the_raw_scale_is_left_alone() -> None:
-    scored, _, profile = score(wanted_rate=0.4)
-    for half, found in gates(scored, profile).items():
-        split = retrieval.halves(DIALOGUES)
-        other = [found.scaled(i.top1) for i in scored if split[i.dialogue.dialogue_id] != half]
-        assert simulate(pad(other), found)[1].mean() == pytest.approx(0.4, abs=0.03)
-    fixed, _, profile = score(score_scale="raw", theta0=0.7, threshold_penalty=0.2)
-    for found in gates(fixed, profile).values():
-        assert found == Gate(0.7, 0.2, 1.0, fold=found.fold)
-
-
 def test_unscored_annotations_and_summaries_are_left_out_but_their_turns_count() -> None:
-    broken = made_up.annotation(
-        "broken", s_plus="", s_minus="", emotion="", motivation="", unscored="no JSON"
-    )
+    broken = made_up.annotation("broken", unscored="no JSON")
     index = retrieval.index_library([broken, *annotations()], made_up.vectors, made_up.profile())
     assert "broken" not in index.meme_ids
     with pytest.raises(ValueError, match="no meme has a usable annotation"):
@@ -315,11 +296,8 @@ def test_unscored_annotations_and_summaries_are_left_out_but_their_turns_count()
     places = by_strategy(retrieval.place(scored, index, profile))
     assert not {t for d, t in places["greedy"] if d == "news-0"} & {2, 9, 10}
     assert [places["random"]["news-0", t].score for t in (2, 9, 10)] == [None] * 3
-    mute = chat.model_copy(
-        update={"summaries": [s.model_copy(update={"unscored": "x"}) for s in chat.summaries]}
-    )
     with pytest.raises(ValueError, match="no turn has a usable summary"):
-        score([mute])
+        score([made_up.dialogue_of_summaries("news-0", "news", unscored=range(2, 19))])
 
 
 # --- A library on disk
