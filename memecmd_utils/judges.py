@@ -5,12 +5,12 @@ Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/ju
 """
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,6 @@ from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Query, Turns
 from memecmd_utils.statistics import Estimate
 
-Key, Item, Got = TypeVar("Key"), TypeVar("Item"), TypeVar("Got")
 HISTORY_WINDOW = 8
 """Turns that the small judge sees before the meme: what matters is near, and its context is short."""
 LEAST_MASS = 0.25
@@ -95,7 +94,7 @@ def open_judge(
     number: int,
     dialogues: Sequence[Dialogue],
     memes: Mapping[str, Meme],
-    before: Sequence[str] = (),
+    before: Sequence[str],
 ) -> Iterator[Judge]:
     """Open a judge of the profile; where one of the names `before` is its own, it is numbered."""
     judge = run.profile.evaluation.judges[number]
@@ -107,24 +106,10 @@ def open_judge(
         yield Judge(name, judge.kind, chat, run.profile, dialogues, pictures)
 
 
-def ask(shown: Mapping[Key, Excerpt], judge: Judge) -> dict[Key, Answer]:
+def ask(shown: Mapping[tuple, Excerpt], judge: Judge) -> dict[tuple, Answer]:
     """Put excerpts before a judge; its answers by the same keys."""
     asked = _ask_centred if judge.kind == "yes_no" else _ask_ratings
     return dict(zip(shown, llm_chat.run(asked(list(shown.values()), judge)), strict=True))
-
-
-async def _ask_each(
-    ask_about: Callable[[Item], Awaitable[Got]], items: Sequence[Item], chat: Chat, label: str, unit: str
-) -> list[Got]:
-    """What is said of each item, in order; as many at a time as requests in flight, below one bar."""
-
-    async def counted(item: Item) -> Got:
-        got = await ask_about(item)
-        bar()
-        return got
-
-    with progress(chat, len(items), label, unit) as bar:
-        return list(await chat.side_by_side(counted(item) for item in items))
 
 
 # --- A yes/no question for each dimension about a meme at a place
@@ -198,11 +183,13 @@ async def ask_yes_no(pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str
         for dimension in DIMENSIONS:
             answer = await chat.ask(yes_no_request(*pair, dimension, base), p_yes, again=False)
             if answer.value is None:  # the pair has no score, whatever the others would be
-                return f"{answer.outcome}: {answer.reason}"
+                break
             p[dimension] = answer.value
-        return p
+        bar()
+        return f"{answer.outcome}: {answer.reason}" if answer.value is None else p
 
-    return await _ask_each(ask_about, pairs, chat, label, "pair")
+    with progress(chat, len(pairs), label, "pair") as bar:
+        return await chat.side_by_side(map(ask_about, pairs))
 
 
 def answers_on_record(run: Run, context: Query, meme: Meme) -> dict[str, tuple[Request, Reply | None]]:
@@ -373,12 +360,14 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
             picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
         request = rating_request(excerpt, int(draws.integers(2**31)), picture)
         answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
+        bar()
         if answer.value is None:
             return f"{answer.outcome}: {answer.reason}"
         scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
         return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
 
-    return await _ask_each(ask_about, shown, judge.chat, f"{judge.name}: ratings", "call")
+    with progress(judge.chat, len(shown), f"{judge.name}: ratings", "call") as bar:
+        return await judge.chat.side_by_side(map(ask_about, shown))
 
 
 # --- Every placed meme is rated by every judge
