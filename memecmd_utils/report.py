@@ -86,13 +86,7 @@ def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str
 STRATEGIES = ("strategy", "memes", "fits", "lands", "nobody", "mean grade", "minus random")
 JUDGES = ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict")
 LANDING_FIRST = ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats")
-FROZEN = {
-    "settings": ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different"),
-    "sighted": ("what", "score", "AUC"),
-    "in_sequence": ("who", "memes", "fits alone", "fits in sequence", "lands alone", "lands in sequence"),
-    "screenshots": ("source", "who", "memes", "overall", "minus random", "paper", "paper minus random"),
-}
-"""Tables of lesson 04c that no run makes, and their columns."""
+LANDING_SETTINGS = ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different")
 
 
 def percent(share: Estimate | float | None) -> str:
@@ -102,15 +96,15 @@ def percent(share: Estimate | float | None) -> str:
 
 
 def printed(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = (), shares: Sequence[str] = ()
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], shares: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Rows as a table of some columns (none: of all); plain numbers in `shares` are given as per cent."""
+    """Rows as a table of some columns; plain numbers in `shares` are given as per cent."""
     cells = [row | {name: percent(row[name]) for name in shares if name in row} for row in map(dict, rows)]
-    return pd.DataFrame(cells, columns=list(columns) or None, dtype=object)
+    return pd.DataFrame(cells, columns=list(columns), dtype=object)
 
 
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The tables that stand in the READMEs, and `FROZEN`, by name; those that were not made are left out."""
+    """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
     studies, landed = numbers["studies"], numbers["landing"]
     minus_random = {
         row["comparison"].split(" - ")[0]: row["difference"]
@@ -131,10 +125,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     shown = {
         "strategies": printed(strategies, STRATEGIES),
         "landing_first": printed(_first_landing(_deciding(landed)), LANDING_FIRST),
-        **{
-            f"landing_{name}": printed(landed.get(name, ()), columns, ("rate", "ungraded"))
-            for name, columns in FROZEN.items()
-        },
+        "landing_settings": printed(landed.get("settings", ()), LANDING_SETTINGS, ("rate", "ungraded")),
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
         "judges": printed(studies["trust"], JUDGES),
         "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),

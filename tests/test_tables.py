@@ -27,24 +27,6 @@ def test_equation_26_by_hand() -> None:
     assert consistency.score(np.array([-1, 0, 0.5, 1, 1 + 1e-7])).tolist() == [0, 50, 75, 100, 100]
 
 
-def test_scores_are_cosines_of_caption_and_utterance(monkeypatch) -> None:
-    """Meme (.6, .8) against u_t (1, 0): cos .6, score 50 * 1.6 = 80; against u_t+1 (0, -1): cos -.8,
-    score 10."""
-    rows = {"caption": (0.6, 0.8), "d1 says 2": (1.0, 0.0), "d1 says 3": (0.0, -1.0)}
-
-    scorer = consistency.Scorer(
-        "text:table",
-        lambda memes: np.array([rows[meme.text] for meme in memes]),
-        lambda texts: np.array([rows[text] for text in texts]),
-        lambda meme: bool(meme.text),
-    )
-    monkeypatch.setattr(consistency, "open_scorer", lambda run: scorer)
-    run = SimpleNamespace(profile=made_up.profile())
-    got = consistency.measure_consistency(run, [placed("d1", 2)], SPOKEN, memes(m1="caption"))
-    assert [(r.text, r.score) for r in got] == [("u_t", 80), ("u_t+1", 10)]
-    assert (got[0].scorer, got[0].source, got[0].turn) == ("text:table", "model text:table", 2)
-
-
 def test_which_texts_stand_beside_a_meme() -> None:
     """u_t, u_t+1 where the dialogue goes on, and the u_t of the same strategy in another dialogue."""
     group = [placed("d1", 2), placed("d1", 6), placed("d2", 3), placed("d3", 4, strategy="random")]
