@@ -336,7 +336,9 @@ def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     for bubble in spec.bubbles:
         y += STAMP if bubble.stamp else 0
         if bubble.meme_id:
-            picture = _meme_picture(bubble.meme_id, meme_files)
+            path = meme_files[bubble.meme_id]
+            # The time of change is in the key so that a library built again is not shown from the cache.
+            picture = _fitted(path, path.stat().st_mtime_ns)
             placed.append((bubble, picture, y))
             y += max(picture.height, AVATAR) + BETWEEN
         else:
@@ -403,18 +405,9 @@ def _mask(size: tuple[int, int], radius: int) -> Image.Image:
     return large.resize(size, Image.Resampling.BOX)
 
 
-def _meme_picture(meme_id: str, meme_files: Mapping[str, Path]) -> Image.Image:
-    """A meme scaled to fit a square of `MEME` pixels; `FileNotFoundError` for one that cannot be read."""
-    try:
-        path = Path(meme_files[meme_id])
-        # The time of change is in the key so that a library built again is not shown from the cache.
-        return _fitted(path, path.stat().st_mtime_ns)
-    except (KeyError, OSError) as error:
-        raise FileNotFoundError(f"meme {meme_id!r} has no picture that can be read: {error}") from error
-
-
 @lru_cache(maxsize=1024)
 def _fitted(path: Path, changed_ns: int) -> Image.Image:
+    """A meme scaled to fit a square of `MEME` pixels."""
     with Image.open(path) as opened:
         picture = on_ground(ImageOps.exif_transpose(opened))
     ratio = min(MEME / picture.width, MEME / picture.height)

@@ -39,7 +39,7 @@ RATED = (*DIMENSIONS, "overall")
 
 
 class FormError(MemecmdError, ValueError):
-    """A form, key or file of answers that cannot be used; the message says what to do."""
+    """A file of answers that cannot be used; the message says what to do."""
 
 
 Score = Annotated[float, Field(ge=0, le=100)]
@@ -85,8 +85,7 @@ def choose(
 ) -> Form:
     """Choose up to `n_items` items, as many for each strategy: a simple random sample of its placements.
 
-    A meme that two strategies placed at the same turn is shown once and counts for both. Raises `FormError`
-    without placements.
+    A meme that two strategies placed at the same turn is shown once and counts for both.
     """
     rng = statistics.rng(seed, "rating form", "rating")
     placed: dict[str, list[Place]] = {}
@@ -98,8 +97,6 @@ def choose(
         if place not in drawn and len(drawn) == n_items:
             break
         drawn.setdefault(place, []).append(strategy)
-    if not drawn:
-        raise FormError("nothing to rate: run 04_retrieval, which places memes")
     order = [list(drawn)[i] for i in rng.permutation(len(drawn))]
     items = tuple(
         Item(_digest(seed, place), place[2], _lines(dialogues[place[0]], place[1])) for place in order
@@ -127,21 +124,13 @@ def _lines(dialogue: Dialogue, turn: int) -> tuple[tuple[str, str, str], ...]:
     return tuple(lines)
 
 
-def write_page(
-    target: Path, form: Form, memes: Mapping[str, Meme], folder: Path, by_models: bool = False
-) -> None:
-    """Write the form as one HTML file; pictures lie in `folder`. `by_models`: models wrote the chats.
-
-    Raises `FormError` for a picture that is not there or cannot be read.
-    """
+def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path, by_models: bool) -> None:
+    """Write the form as one HTML file; pictures lie in `folder`. `by_models`: models wrote the chats."""
     questions = [dict(zip(("name", "title", "asked", "gloss"), (n, *SCALES[n]), strict=True)) for n in SCALES]
     items = []
     for item in form.items:
         meme, signs = memes[item.meme_id], drawing.initials(name for _, name, _ in item.lines)
-        try:
-            url = pictures.thumbnail(folder / meme.file, 280)
-        except OSError as error:
-            raise FormError(f"{meme.file}: {error}; the form shows the memes themselves") from error
+        url = pictures.thumbnail(folder / meme.file, 280)
         lines = [{"side": side, "sign": signs[name], "text": text} for side, name, text in item.lines]
         items.append({"item": item.item, "url": url, "alt": meme.text, "lines": lines})
     columns = list(HumanRating.model_fields)
