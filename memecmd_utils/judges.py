@@ -516,46 +516,44 @@ SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "score")
 def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     """Put the drawn items before every judge of the profile, and before the scorers that ask nobody.
 
-    A row a judge, reading and item (columns `SCORES`); nan where there is no score.
+    These are consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes. A row
+    a judge, reading and item (columns `SCORES`); nan where there is no score.
     """
-    items, scores, names = draw_items(data), [], []
-    dialogues = {dialogue.dialogue_id: dialogue for dialogue in data.split.dialogues}
+    split, scores, names = data.split, [], []
+    if not (items := draw_items(data)):
+        return pd.DataFrame(columns=list(SCORES))
+    dialogues = {dialogue.dialogue_id: dialogue for dialogue in split.dialogues}
     # Each place once: a meme may be random and a hard negative.
     excerpts = {
-        (name, turn, meme): Excerpt(dialogues[name], {turn: data.split.memes[meme]}, turn)
+        (name, turn, meme): Excerpt(dialogues[name], {turn: split.memes[meme]}, turn)
         for name, turn, meme in sorted({item[1:] for item in items})
     }
 
     def add(judge: str, reading: str, values: Sequence[float]) -> None:
         scores.extend((judge, reading, *item, value) for item, value in zip(items, values, strict=True))
 
-    for number in range(len(run.profile.evaluation.judges) if items else 0):
-        with open_judge(run, number, data.split.dialogues, data.split.memes, names) as judge:
+    for number in range(len(run.profile.evaluation.judges)):
+        with open_judge(run, number, split.dialogues, split.memes, names) as judge:
             names.append(judge.name)
             answers = ask(excerpts, judge)
             readings = {P_YES: "raw", CENTRED: "overall"} if judge.kind == "yes_no" else {RATING: "overall"}
             for reading, score in readings.items():
                 mine = [answers[item[1:]] for item in items]
                 add(judge.name, reading, [np.nan if isinstance(a, str) else a[0][score] for a in mine])
-    if items:
-        _score_without_asking(run, data, items, add)
-    return pd.DataFrame(scores, columns=list(SCORES))
-
-
-def _score_without_asking(
-    run: Run, data: Turns, items: Sequence[CheckItem], add: Callable[[str, str, Sequence[float]], None]
-) -> None:
-    """Consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes."""
-    turns = {(d.dialogue_id, u.turn): u.text for d in data.split.dialogues for u in d.turns}
+    turns = {(d.dialogue_id, u.turn): u.text for d in split.dialogues for u in d.turns}
     scorer = consistency.open_scorer(run)
-    for later, name in enumerate(("u_t", "u_t+1")):
+    for later, text in enumerate(("u_t", "u_t+1")):
         pairs = [(item.meme_id, turns.get((item.dialogue_id, item.turn + later), "")) for item in items]
-        add(f"{scorer.name} {name}", CONSISTENCY, consistency.score_pairs(pairs, data.split.memes, scorer))
-    for name in data.encoders:
-        terms = data.terms(name, data.profile.retrieval.centring)
-        at = ([data.row[i.dialogue_id, i.turn] for i in items], [data.column[i.meme_id] for i in items])
+        add(f"{scorer.name} {text}", CONSISTENCY, consistency.score_pairs(pairs, split.memes, scorer))
+    at = (
+        [data.row[item.dialogue_id, item.turn] for item in items],
+        [data.column[item.meme_id] for item in items],
+    )
+    for encoder in data.encoders:
+        terms = data.terms(encoder, data.profile.retrieval.centring)
         values = np.asarray(data.profile.retrieval.weights) @ terms[:, *at]
-        add(f"T under {name}", RETRIEVAL, values.tolist())
+        add(f"T under {encoder}", RETRIEVAL, values.tolist())
+    return pd.DataFrame(scores, columns=list(SCORES))
 
 
 TRUST = ("judge", "reading", "turns", "dialogues", "unscored", "AUC random", "AUC hard", "verdict")
