@@ -27,10 +27,11 @@ from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError
-from memecmd_utils.template_memes import data_sets, filter, prompts, readings
-from memecmd_utils.template_memes.filter import TemplateRule
+from memecmd_utils.template_memes import data_sets, prompts, readings
 
 METHOD = appendix.load("07b_templates_with_data")
+TemplateRule = METHOD.TemplateRule
+NO_SAMPLE = pd.DataFrame(columns=data_sets.COLUMNS)
 CORPORA = paths.root.parent / "shared" / "corpora"
 MEME = TemplateMeme(
     meme_id="a1", template="Sad-Kettle", url="https://i.imgflip.com/a1.jpg", captions=["so >>> hot", " "],
@@ -129,11 +130,12 @@ def test_steps_of_the_filter_by_hand() -> None:
     ]  # fmt: skip
     goat = [record("Tall-Goat", n) for n in range(3)]
     rule = TemplateRule(min_memes=4, n_templates=1, validation_share=0.4)
-    done = filter.filter_records(table_of({"Sad-Kettle": kettle, "Tall-Goat": goat}), rule)
-    assert done.steps["left out"].tolist() == [0, 1, 1, 1, 1, 3, 0]
-    assert done.memes["meme_id"].tolist() == ["sa00000", *(f"sa0000{n}" for n in range(4, 8))]
-    assert Counter(done.memes["split"]) == {"train": 3, "validation": 2}
-    table = done.templates.set_index("template")
+    records = table_of({"Sad-Kettle": kettle, "Tall-Goat": goat})
+    memes, steps, table = METHOD.filter_records(records, rule, 13, NO_SAMPLE)
+    assert steps["left out"].tolist() == [0, 1, 1, 1, 1, 3, 0]
+    assert memes["meme_id"].tolist() == ["sa00000", *(f"sa0000{n}" for n in range(4, 8))]
+    assert Counter(memes["split"]) == {"train": 3, "validation": 2}
+    table = table.set_index("template")
     assert table.loc["Sad-Kettle", "kept"] == 5 and table["chosen"].tolist() == [True, False]
     assert table["estimate"].isna().all(), "no sample, no estimate"
 
@@ -143,20 +145,20 @@ def test_the_split_keeps_published_memes_and_templates_keep_their_place() -> Non
     rule = TemplateRule(min_memes=1, n_templates=3, validation_share=0.1)
     sample = pd.concat([table.iloc[[3, 60]], table.iloc[:1].assign(template="Cold-Soup", meme_id="co1")])
     training = set(table["meme_id"].iloc[10:40])
-    done = filter.filter_records(table, rule, 5, sample, training)
-    again = filter.filter_records(table.sample(frac=1, random_state=0), rule, 5, sample, training)
-    pd.testing.assert_frame_equal(done.memes, again.memes)
-    held = set(done.memes.loc[done.memes["split"] == "validation", "meme_id"])
+    memes, _, templates = METHOD.filter_records(table, rule, 5, sample, training)
+    again, *_ = METHOD.filter_records(table.sample(frac=1, random_state=0), rule, 5, sample, training)
+    pd.testing.assert_frame_equal(memes, again)
+    held = set(memes.loc[memes["split"] == "validation", "meme_id"])
     assert len(held) == 10 and set(sample["meme_id"][:2]) <= held and not held & training
-    assert done.templates.loc[done.templates["chosen"], "template"].tolist() == list(TEMPLATES[:2])
-    soup = done.templates.set_index("template").loc["Cold-Soup"]
+    assert templates.loc[templates["chosen"], "template"].tolist() == list(TEMPLATES[:2])
+    soup = templates.set_index("template").loc["Cold-Soup"]
     assert pd.isna(soup["kept"]) and soup["note"] == "in CM50, but no records here"
-    assert soup["estimate"] == filter.CM50_MEMES / 3 and 0 < soup["low"] < soup["high"] < filter.CM50_MEMES
+    assert soup["estimate"] == METHOD.CM50_MEMES / 3 and 0 < soup["low"] < soup["high"] < METHOD.CM50_MEMES
 
 
 def test_the_rule_that_made_a_sample_explains_it_best() -> None:
     table = table_of(template_world.world())
-    kept = filter.filter_records(table, TemplateRule(min_memes=1)).memes
+    kept, *_ = METHOD.filter_records(table, TemplateRule(min_memes=1), 13, NO_SAMPLE)
     sample = kept.sample(frac=0.3, random_state=1)
     evidence = METHOD.rule_evidence(table, sample, METHOD.candidate_rules(), len(kept))
     assert evidence.iloc[0]["rule"] == "at least 6 votes, title is not the template's name"
@@ -183,15 +185,15 @@ def test_the_shipped_counts_are_those_of_the_data_sets() -> None:
     rule = TemplateRule()
     edges = METHOD.rule_edges(records, sample, rule).set_index("quantity").loc[shipped.index]
     assert (edges[["smallest", "below"]] == shipped[["smallest", "below"]]).all(axis=None)
-    done = filter.filter_records(records, rule, sample=sample)
-    kept = done.templates.set_index("template")["kept"].astype(float)
+    memes, _, sizes = METHOD.filter_records(records, rule, 13, sample)
+    kept = sizes.set_index("template")["kept"].astype(float)
     known = templates.dropna(subset="kept")
     assert (kept[known.index] == known["kept"]).all() and len(known) == 39
-    place = done.memes.groupby("template").cumcount() / done.memes["template"].map(kept)
-    first = place[done.memes["meme_id"].isin(sample["meme_id"])].groupby(done.memes["template"]).min()
+    place = memes.groupby("template").cumcount() / memes["template"].map(kept)
+    first = place[memes["meme_id"].isin(sample["meme_id"])].groupby(memes["template"]).min()
     assert np.allclose(first[known.index], known["first_place"], atol=1e-4)
-    measured = filter.with_lengths(records)
-    passes = filter.passing(measured, replace(rule, min_votes=0))
+    measured = METHOD.with_lengths(records)
+    passes = METHOD.passing(measured, replace(rule, min_votes=0))
     passes &= measured["template"].isin(known.index).to_numpy()
     assert measured.loc[passes, "votes"].value_counts()[6] == votes["records"][6]
 
@@ -244,10 +246,10 @@ def test_replies_give_the_fields_of_a_reading() -> None:
 
 def test_the_sample_is_in_proportion_and_stays() -> None:
     templates = {f"{t}{n}": t for t, m in (("A", 60), ("B", 30), ("C", 10)) for n in range(m)}
-    drawn = filter.draw(templates, 10, 3)
+    drawn = readings.draw(templates, 10, 3)
     assert Counter(templates[meme_id] for meme_id in drawn) == {"A": 6, "B": 3, "C": 1}
-    assert drawn == filter.draw(dict(reversed(templates.items())), 10, 3)
-    assert filter.draw(templates, None, 3) == set(templates)
+    assert drawn == readings.draw(dict(reversed(templates.items())), 10, 3)
+    assert readings.draw(templates, None, 3) == set(templates)
 
 
 def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def test_the_cached_loss_is_clips_and_its_gradient_reaches_the_temperature(torch
         model.zero_grad()
         return found
 
-    loss = tuning.contrastive_loss(model, 5)([dict(pictures), dict(texts)], None)
+    loss = TUNING.contrastive_loss(model, 5)([dict(pictures), dict(texts)], None)
     loss.backward()
     cached = gradients()
     rows = [normalize(model(dict(side))["sentence_embedding"], dim=1) for side in (pictures, texts)]
-    logits = tuning.log_scale(model).exp() * rows[0] @ rows[1].T
+    logits = TUNING.log_scale(model).exp() * rows[0] @ rows[1].T
     truth = torch.arange(len(pairs))
     whole = (cross_entropy(logits, truth) + cross_entropy(logits.T, truth)) / 2
     whole.backward()

@@ -15,22 +15,7 @@ from memecmd_utils.template_memes.data_sets import (
     picture_folder,
     pictures_below,
 )
-from memecmd_utils.template_memes.filter import (
-    CM50_MEMES,
-    TemplateRule,
-    conditions,
-    filter_records,
-    passing,
-    with_lengths,
-)
 from memecmd_utils.template_memes.prompts import paper_rows, prompt, to_figmemes, word
-from memecmd_utils.template_memes.readings import TEXT_ONLY, estimate_readings, read_memes, sees
+from memecmd_utils.template_memes.readings import TEXT_ONLY, draw, estimate_readings, read_memes, sees
 from memecmd_utils.template_memes.recall import cm50_items, measure, memecap_items, rank_all
-from memecmd_utils.template_memes.tuning import (
-    Preprocess,
-    as_files,
-    contrastive_loss,
-    load_model,
-    log_scale,
-    workload,
-)
+from memecmd_utils.template_memes.tuning import Preprocess, as_files, load_model, workload

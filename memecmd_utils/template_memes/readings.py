@@ -21,7 +21,7 @@ from memecmd_utils.llm.types import Answer, Image, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
-from memecmd_utils.template_memes import data_sets, filter, prompts
+from memecmd_utils.template_memes import data_sets, prompts
 from memecmd_utils.template_memes.prompts import PromptSpec
 
 STAGE = "template_annotation"  # folder of the recordings
@@ -37,6 +37,15 @@ def sees(run: Run) -> bool:
     return run.profile.models.llm == "openai" and run.endpoint("annotator").vision
 
 
+def draw(templates: Mapping[str, str], n: int | None, seed: int) -> set[str]:
+    """Draw `n` of the memes in `templates` (id -> template), each template in proportion; None takes all."""
+    memes, places = pd.Series(templates, dtype=object).sort_index(), {}
+    for name, mine in memes.groupby(memes):
+        order = statistics.rng(seed, "template sample", name).permutation(mine.index).tolist()
+        places |= {meme_id: (place + 0.5) / len(mine) for place, meme_id in enumerate(order)}
+    return set(sorted(places, key=lambda meme_id: (places[meme_id], meme_id))[:n])
+
+
 def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list[TemplateMeme]:
     """The memes that `read_memes` asks about: the profile's sample of `memes`.
 
@@ -48,7 +57,7 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
     if len(pool) < len(memes):
         print(f"{len(memes) - len(pool):,} of {len(memes):,} memes have no picture, and none is asked about")
     templates = {meme.meme_id: meme.template for meme in pool}
-    drawn = filter.draw(templates, run.profile.cm50.annotation.sample, run.profile.seed)
+    drawn = draw(templates, run.profile.cm50.annotation.sample, run.profile.seed)
     return [meme for meme in pool if meme.meme_id in drawn]
 
 

@@ -1,8 +1,7 @@
 """Tuning CLIP on pairs of picture and text, the batch far larger than the memory (2501.13851, Section 4).
 
-The towers see a mini-batch at a time (GradCache, Gao et al. 2021, arXiv 2101.06983), the loss sees all pairs
-of the batch; both are those of sentence-transformers. The trainer stands in appendix 08b. Here is what the
-processes that read pictures have to import, and what follows the machine.
+Loss and trainer stand in appendix 08b. Here is what the processes that read pictures have to import, and what
+follows the machine.
 """
 
 import shutil
@@ -38,38 +37,6 @@ def load_model(name: str) -> Any:
             raise ValueError(f"its kind is {kind}, but must be one of {', '.join(TUNABLE)}")
     model.max_seq_length = min(model.max_seq_length, TRAINED_TOKENS[kind])
     return model
-
-
-def log_scale(model: Any) -> Any:
-    """The parameter `logit_scale` of a CLIP: log of 1 / temperature."""
-    return next(p for name, p in model.named_parameters() if name.endswith("logit_scale"))
-
-
-def contrastive_loss(model: Any, mini_batch_size: int) -> Any:
-    """Mean of the image-to-text and text-to-image cross-entropies over all pairs of a batch, GradCache.
-
-    sentence-transformers fixes the temperature; here it is CLIP's learned one.
-    """
-    import torch
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
-    from sentence_transformers.util import cos_sim
-
-    def cosines(a: Any, b: Any) -> Any:
-        with torch.autocast(a.device.type, enabled=False):  # a hundred times a bfloat16 would be too coarse
-            return cos_sim(a.float(), b.float())
-
-    class LearnedScale(CachedMultipleNegativesRankingLoss):
-        @property
-        def scale(self) -> Any:  # read anew in each product, so the gradient reaches the parameter
-            return log_scale(model).exp()
-
-    return LearnedScale(
-        model,
-        similarity_fct=cosines,
-        mini_batch_size=mini_batch_size,
-        directions=("query_to_doc", "doc_to_query"),
-        partition_mode="per_direction",
-    )
 
 
 class Preprocess:

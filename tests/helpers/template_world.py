@@ -176,5 +176,5 @@ def data_sets(folder: Path) -> dict[str, str]:
 
 def fit_rule(root: Path, **constants: str) -> None:
     """In a checkout's own notebooks: the rule for a world of so few memes, and other values of constants."""
-    rule = f"template_memes.TemplateRule(min_memes={MEMES}, validation_share={HELD_OUT / MEMES})"
+    rule = f"TemplateRule(min_memes={MEMES}, validation_share={HELD_OUT / MEMES})"
     appendix.edit(root / "notebooks" / "07b_templates_with_data.ipynb", rule=rule, **constants)
