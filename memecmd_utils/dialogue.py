@@ -240,9 +240,9 @@ def lines_of(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) 
     return [(names[speaker_of(turn)], text) for turn, text in enumerate(turns, start=1)]
 
 
-def history_text(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) -> str:
-    """u_{1:t-1} as the prompts have it: one line a turn."""
-    return "\n".join(f"{name}：{text}" for name, text in lines_of(start, turns))
+def history_text(lines: Sequence[tuple[str, str]]) -> str:
+    """Names and texts as the prompts have them: one line a turn."""
+    return "\n".join(f"{name}：{text}" for name, text in lines)
 
 
 def _request(
@@ -290,7 +290,7 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
     text = prompts.render(
         f"utterance_{phase_of(turn)}",
         fence=prompts.fence,
-        history=history_text(start, earlier),
+        history=history_text(lines_of(start, earlier)),
         context=start.context,
         brief=start.brief,
         speaker=speaker,
@@ -312,7 +312,7 @@ def summary_request(
 
     `lines`: names and texts of the turns before t, oldest first; the last `HISTORY_TURNS` are read.
     """
-    history = "\n".join(f"{name}：{text}" for name, text in lines[-HISTORY_TURNS:])
+    history = history_text(lines[-HISTORY_TURNS:])
     text = prompts.render("summary", fence=prompts.fence, speaker=speaker, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
@@ -437,11 +437,8 @@ async def generate(
     only the summaries that it lacks are asked for. Without any complete dialogue or any usable summary raises
     `NoText`.
     """
-    n_turns = sum(
-        len(start.turns) if isinstance(start, schemas.Dialogue) else profile.dialogue.n_turns
-        for start in starts
-    )
-    with progress(chat, n_turns, "turns", "turn") as bar:
+    turns = (getattr(start, "turns", range(profile.dialogue.n_turns)) for start in starts)
+    with progress(chat, sum(map(len, turns)), "turns", "turn") as bar:
         held = await chat.side_by_side(
             (sum_up if isinstance(start, schemas.Dialogue) else talk)(start, chat, profile, bar)
             for start in starts

@@ -79,12 +79,11 @@ class Source(BaseModel):
         """Why a folder, or a single file, is not this data set, in words; empty where everything is there."""
         if not path.exists():
             return f"{path} does not exist"
-        if path.is_file():
-            names = [pattern.rpartition("/")[2] for patterns in self.holds.values() for pattern in patterns]
-            lacking = [] if any(map(path.match, names)) else names
-        else:
-            parts = self.holds.items()
-            lacking = [words for words, patterns in parts if not any(any(path.glob(p)) for p in patterns)]
+        lacking = [
+            words
+            for words, patterns in self.holds.items()
+            if not any(path.match(p.rpartition("/")[2]) or any(path.glob(p)) for p in patterns)
+        ]
         return f"{path} does not hold {', '.join(lacking)}" if lacking else ""
 
 
@@ -330,10 +329,7 @@ class Client:
         raise FetchError(reason)
 
     def _before(self, request: Any) -> None:
-        """Refuse what is no address or what robots.txt forbids, and wait for the host's turn.
-
-        RFC 9309: 4xx instead of a robots.txt allows all; 5xx, 429 and silence allow nothing for now.
-        """
+        """Refuse what is no address or what robots.txt forbids, and wait for the host's turn."""
         from protego import Protego
 
         url = str(request.url)
@@ -344,7 +340,7 @@ class Client:
             if origin not in self._rules:
                 try:
                     text = self.get(f"{origin}/robots.txt").body.decode("utf-8", "replace")
-                except FetchError as error:
+                except FetchError as error:  # RFC 9309: 4xx allows all, 5xx, 429 and silence nothing for now
                     if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
                         raise FetchError(f"robots.txt of {host} cannot be read: {error}") from error
                     text = ""

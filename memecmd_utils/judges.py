@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, Field, create_model
 
 from memecmd_utils import consistency, files, statistics, tables
-from memecmd_utils.dialogue import history_text
+from memecmd_utils.dialogue import history_text, lines_of
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
@@ -132,7 +132,7 @@ def yes_no_request(context: Query, meme: Meme, dimension: str, base: bool = Fals
     A `base` model gets two solved examples before it (`judge_base.j2`).
     """
     dialogue, turn = context
-    history = history_text(dialogue, [line.text for line in dialogue.turns[: turn - 1]])  # type: ignore[arg-type]
+    history = history_text(lines_of(dialogue, [line.text for line in dialogue.turns[: turn - 1]]))  # type: ignore[arg-type]
     text = prompts.render(
         "judge_base" if base else "judge_yes_no",
         history="\n".join(history.split("\n")[-HISTORY_WINDOW:]),

@@ -55,13 +55,11 @@ GENERIC_FOLDERS = frozenset({"other", "others", "misc", "temp", "tmp", "new", "å
 
 
 class Exit(NamedTuple):
-    """Why a file is not in the library."""
+    """Why a file is not in the library: `why` in words, `reason` for its row of the funnel."""
 
     step: str
     why: str
-    """In words for `rejected.csv`."""
     reason: str = ""
-    """Its row of `funnel.csv`: the filter that left it out, or the kind of fault."""
 
     @classmethod
     def undecodable(cls, reason: ImageRejected) -> "Exit":
@@ -305,17 +303,16 @@ def normalise_text(text: str) -> str:
     return letters or "".join(folded.split())
 
 
-def similarity(a: str, b: str) -> float:
-    """Share of common text, 0-1, of two normalised texts; two empty texts are equal (1)."""
+def similarity(a: str, b: str, least: float = 0.0) -> float:
+    """Share of common text, 0-1, of two normalised texts; 0 where their lengths rule out `least`."""
     first, second = sorted((a, b))  # difflib's ratio depends on the order
-    return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio()
+    matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
+    return matcher.ratio() if matcher.real_quick_ratio() >= least else 0.0
 
 
-def alike(a: str, b: str, min_similarity: float) -> bool:
-    """Whether two normalised texts are equal or at least `min_similarity` similar."""
-    # The lengths give an upper bound, far cheaper than the ratio.
-    can_be = 2 * min(len(a), len(b)) >= min_similarity * (len(a) + len(b))
-    return can_be and similarity(a, b) >= min_similarity
+def alike(a: str, b: str, least: float) -> bool:
+    """Whether two normalised texts are equal or at least `least` similar."""
+    return similarity(a, b, least) >= least
 
 
 # --- What is done with one image
@@ -367,22 +364,19 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
         if max(picture.size) > THINNEST * min(picture.size):
             raise ImageRejected("too thin", f"{picture.width} x {picture.height}")
         left_out = filtered(filters, picture)
-        if text is None and not left_out:
-            text = _text_on(picture, ocr or _ocr_of_process())
     except ImageRejected as reason:
         return Reading(Exit.undecodable(reason))
+    if text is None and not left_out:
+        ocr = ocr or _ocr_of_process()
+        try:
+            text = ocr.read_text(picture)
+        except Exception as error:  # one odd picture must not end the reading of thousands
+            return Reading(Exit.undecodable(ImageRejected("the OCR engine failed", str(error))))
     if left_out := left_out or filtered(filters, picture, text):
         return Reading(left_out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     picture.thumbnail((640, 640), Image.Resampling.LANCZOS)
     return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture))
-
-
-def _text_on(picture: Image.Image, ocr: Any) -> str:
-    try:
-        return ocr.read_text(picture)
-    except Exception as error:  # one odd picture must not end the reading of thousands
-        raise ImageRejected("the OCR engine failed", str(error)) from error
 
 
 # --- Many images: here, in processes of this machine, or on Dask's workers; results in the order of the jobs
@@ -508,10 +502,7 @@ def read_curation(path: Path, known: Collection[str]) -> list[list[str]]:
 
 
 def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candidate]:
-    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size.
-
-    Those kept by hand are in every sample.
-    """
+    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size."""
     if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
         return sorted(candidates, key=lambda c: (not c.kept_by_hand, not c.meme_id, c.name))
@@ -529,10 +520,7 @@ def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candida
 def _read_all(
     candidates: Sequence[Candidate], profile: Profile, run_dir: Path, ocr: Any, cache: Recordings | None
 ) -> None:
-    """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies.
-
-    Copies that an earlier run with other settings left are removed.
-    """
+    """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies."""
     from tqdm.auto import tqdm
 
     order = _in_order([c for c in candidates if not c.exit], profile)
@@ -569,7 +557,7 @@ def _read_all(
                     done += 1
                     bar.update()
     copies = {c.meme.file for c in order if c.meme}
-    for path in (run_dir / "memes").glob("*"):
+    for path in (run_dir / "memes").glob("*"):  # an earlier run had other settings
         if f"memes/{path.name}" not in copies:
             path.unlink()
 
@@ -600,11 +588,7 @@ Pair = tuple[Candidate, Candidate]
 
 
 def _leave_out_near_duplicates(candidates: Sequence[Candidate]) -> tuple[list[Pair], list[Pair]]:
-    """Mark near duplicates; pairs of the one that stays and the one that leaves, and doubtful pairs.
-
-    Of near duplicates the one with the largest copy stays, of equally large ones the first by name. Example
-    memes and those kept by hand are never left out.
-    """
+    """Mark near duplicates, of which the largest stays; pairs of who stays and who leaves; doubtful pairs."""
     order = sorted(candidates, key=lambda c: (not c.meme_id, -c.meme.width * c.meme.height, c.name))
     near, doubtful = (
         [(order[i], order[j]) for i, j in pairs]

@@ -13,7 +13,7 @@ import pytest
 from memecmd_utils import chats, doctor
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS
-from memecmd_utils.chats.turns import ChatError, contexts, spoken_turns
+from memecmd_utils.chats.turns import ChatError, missing, spoken_turns
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
 
 TALK = [
@@ -324,7 +324,7 @@ def test_turns_join_what_one_person_says_in_a_row(read) -> None:
     rows = [("a", "一"), ("a", "二"), ("system", "x"), ("b", "[图片]"), ("a", "三"), ("b", "四")]
     found = spoken_turns(read("a.csv", table("speaker,text", rows)).chats[0])
     assert [(t.turn, t.speaker, t.text) for t in found] == [(1, "a", "一 二"), (2, "a", "三"), (3, "b", "四")]
-    context = list(contexts("chat", found))[-1]
+    context = list(missing("chat", found))[-1]
     assert context.lines == (("a", "一 二"), ("a", "三")) and context.next_speaker == "b"
 
 

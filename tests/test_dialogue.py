@@ -135,7 +135,7 @@ def test_each_phase_sees_what_its_equation_says(turn: int) -> None:
     assert not any("【" in message.text for message in request.messages[:-1])
     lines = dialogue.lines_of(START, earlier)
     summary = dialogue.summary_request("news-1", turn, lines, speaker, PROFILE)
-    text, history = summary.messages[-1].text, history_text(START, earlier)
+    text, history = summary.messages[-1].text, history_text(lines)
     assert "【" not in text and SAID[turn - 1] not in text, "it sees the dialogue before t (Eq. 16)"
     assert speaker in text.split(">>>")[-1]
     assert summary.messages[:-1] == request.messages[:-1], "both share the beginning,"

@@ -286,7 +286,7 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
 
 def test_without_a_model_only_turns_with_a_summary_get_a_meme(run, tmp_path) -> None:
     source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
-    with pytest.raises(NoSummaryAgent, match=r"RUN=made after `make local-llm`.*S, E, Psi"):
+    with pytest.raises(NoSummaryAgent, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
         chats.insert_file(source, tmp_path / "o.csv", "made")
     assert not (tmp_path / "o.csv").exists() and not (tmp_path / "processed" / "made-chats").exists()
     rows = [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)]

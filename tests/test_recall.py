@@ -14,7 +14,7 @@ from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import MtrclipSettings, Profile
-from memecmd_utils.template_memes import recall, tuning
+from memecmd_utils.template_memes import recall
 from memecmd_utils.template_memes.recall import RetrievalItem
 
 TABLES = appendix.load("08b_clip_with_data")
@@ -85,7 +85,7 @@ def test_tables_hold_each_model_beside_its_own_row(tmp_path: Path, monkeypatch) 
     baselines = ["kakaobrain/align-base", "own/clip", str(tmp_path / "tiny")]
     models = TABLES.models_of(MtrclipSettings(baselines=baselines, model=L14), tmp_path / "weights")
     assert list(models.values()) == ["ALIGN-base", "clip", "tiny", "CLIP-ViT-L/14@336px", "Fine-tuned CLIP"]
-    measured = recall.measure(run, models, lambda _: ITEMS)
+    measured = TABLES.measure_models(run, models, lambda _: ITEMS)
     two = TABLES.paper_table(2, measured).set_index(["model", "direction"])
     row = two.loc[("CLIP-ViT-L/14@336px", "T2M")]
     assert len(two) == 10 and row["paper"] == 0.648
@@ -104,7 +104,9 @@ def test_tables_hold_each_model_beside_its_own_row(tmp_path: Path, monkeypatch) 
     def no_items(_: Run) -> list[RetrievalItem]:
         raise recall.DataSetError("no pictures")
 
-    assert list(recall.measure(run, {"x": "x"}, no_items)["note"]) == ["not computed here: no pictures"]
+    assert list(TABLES.measure_models(run, {"x": "x"}, no_items)["note"]) == [
+        "not computed here: no pictures"
+    ]
 
 
 def test_the_learning_rate_climbs_and_falls_as_in_the_paper() -> None:
@@ -130,7 +132,7 @@ def test_what_is_read_and_computed_at_a_time_follows_the_machine() -> None:
         (78 << 30, 64 << 20, 16, (0, 64)),  # H100 in a container with little shared memory
         (8 << 30, 64 << 30, 2, (1, 1)),
     ):
-        machine = tuning.Machine(card, shared, cores)
-        assert tuning.workload(model, MtrclipSettings(), 2048, machine) == expected
+        machine = card, shared, cores
+        assert TABLES.workload(model, MtrclipSettings(), 2048, machine) == expected
     by_hand = MtrclipSettings(workers=5, mini_batch_size=7)
-    assert tuning.workload(model, by_hand, 2048, machine) == (5, 7)
+    assert TABLES.workload(model, by_hand, 2048, machine) == (5, 7)

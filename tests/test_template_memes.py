@@ -23,6 +23,7 @@ from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import normalise
+from memecmd_utils.llm.replies import structured
 from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.schemas import MemeReading, TemplateMeme
@@ -225,7 +226,7 @@ def test_devices_are_mapped_as_table_12_has_them() -> None:
 
 def test_replies_give_the_fields_of_a_reading() -> None:
     def fields(said: dict, schema: type) -> dict:
-        return prompts.parse(Reply(text=json.dumps(said)), schema)
+        return structured(Reply(text=json.dumps(said)), schema).fields()
 
     five = fields(FIVE, prompts.FiveTasksReply)
     assert five["literary_devices"] == ["hyperbole"] and five["emotion"] == "sadness"

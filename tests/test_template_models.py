@@ -67,7 +67,7 @@ def settings(base: str, **changes: object) -> MtrclipSettings:
 def test_the_cached_loss_is_clips_and_its_gradient_reaches_the_temperature(torch, pairs, base: str) -> None:
     from torch.nn.functional import cross_entropy, normalize
 
-    model = tuning.load_model(base)
+    model = TUNING.load_model(base)
     pictures = model.preprocess([Image.open(file) for file, _ in pairs])
     texts = model.preprocess([text for _, text in pairs])
     named = dict(model.named_parameters())
@@ -94,7 +94,7 @@ def test_the_cached_loss_is_clips_and_its_gradient_reaches_the_temperature(torch
 
 @pytest.mark.parametrize("kind", ["clip", "chinese_clip"])
 def test_what_the_processes_make_is_what_the_model_would(torch, pairs, tmp_path, monkeypatch, kind) -> None:
-    model = tuning.load_model(str(tiny_models.clip_folder(kind, tmp_path / kind)))
+    model = TUNING.load_model(str(tiny_models.clip_folder(kind, tmp_path / kind)))
     made = tuning.Preprocess(model, 3)
     texts = ["a cat", "周末去爬山吗 " * 40]
     ours, theirs = made(texts, prompt=None, task=None), model.preprocess(texts)

@@ -19,12 +19,13 @@ from memecmd_utils.chats.turns import (
     Conversation,
     NoSummaryAgent,
     SpokenTurn,
-    contexts,
+    missing,
     spoken_turns,
     summarise,
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.embedders import embedder_of
+from memecmd_utils.llm.types import Answer
 from memecmd_utils.retrieval import LEARNED, RERANKED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Choice, Dialogue, Placement, Summary, SummaryReply, Turn
@@ -98,10 +99,7 @@ def _mark(target: Path) -> Markup:
 
 
 def _check_output(source: Path, target: Path, export: Export, given: Mapping[str, str]) -> None:
-    """Raise `ChatError` where OUT is IN, has another format, or would overwrite what no insertion wrote.
-
-    What an insertion wrote bears its marks: memes in the file, and the file's name on the page beside it.
-    """
+    """Raise `ChatError` where OUT is IN, has another format, or would overwrite what no insertion wrote."""
     if target.suffix.lower() != source.suffix.lower():
         raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
     if target.exists() and target.samefile(source):
@@ -197,49 +195,41 @@ def _lines(placed: Placement, dialogue: Dialogue) -> tuple[str, ...]:
 
 
 def _summed_up(conversations: Sequence[Conversation], asking: Run, library: str) -> tuple[list[Chat], str]:
-    """All chats, and in words who wrote the summaries and how many there are not.
-
-    The model of `asking` sums up the turns from the second on whose file gives no summary.
-    """
+    """All chats, and in words who wrote the summaries (the file, else a model) and how many there are not."""
     spoken = [spoken_turns(conversation) for conversation in conversations]
-    summaries = {(number, t.turn): t.summary for number, turns in enumerate(spoken) for t in turns[1:]}
-    is_given = any(summaries.values())
-    missing = [place for place, summary in summaries.items() if summary is None]
-    wanted = {
-        (number, context.turn): context
+    wanted = [
+        (number, context)
         for number, (chat, turns) in enumerate(zip(conversations, spoken, strict=True))
-        for context in contexts(chat.name, turns)
-    }
-    answers = []
+        for context in missing(chat.name, turns)
+    ]
+    is_given = any(turn.summary for turns in spoken for turn in turns[1:])
+    answers: list[Answer] = []
     if not is_given or asking.profile.models.llm != "authored":
-        answers = summarise([wanted[place] for place in missing], asking, "own_chats", library)
-        summaries |= {place: answer.value for place, answer in zip(missing, answers, strict=True)}
+        answers = summarise([context for _, context in wanted], asking, "own_chats", library)
+    pairs = zip(wanted, answers, strict=bool(answers))
+    told = {(number, context.turn): answer.value for (number, context), answer in pairs}
     sources = [*(["in the file"] if is_given else []), *sorted({answer.source for answer in answers})]
     words = ", ".join(sources) or "none needed"
-    if lacking := sum(summary is None for summary in summaries.values()):
+    if lacking := len(wanted) - sum(summary is not None for summary in told.values()):
         faults = Counter(f" ({a.outcome}: {a.reason})" for a in answers if a.value is None)
         words += f"; {counted(lacking, 'turn')} without a summary"
         words += "".join(fault for fault, _ in faults.most_common(1))
     chats = [
-        Chat(chat, turns, _dialogue(chat.name, turns, {t.turn: summaries.get((n, t.turn)) for t in turns}))
+        Chat(chat, turns, _dialogue(chat.name, turns, [t.summary or told.get((n, t.turn)) for t in turns]))
         for n, (chat, turns) in enumerate(zip(conversations, spoken, strict=True))
     ]
     return chats, words
 
 
-def _dialogue(
-    name: str, spoken: Sequence[SpokenTurn], summaries: Mapping[int, SummaryReply | None]
-) -> Dialogue:
+def _dialogue(name: str, spoken: Sequence[SpokenTurn], summaries: Sequence[SummaryReply | None]) -> Dialogue:
     """The turns of a chat as a dialogue of A, who speaks first, and B."""
-    parts = tuple(SummaryReply.model_fields)
-    nothing = dict.fromkeys(parts, "") | {"unscored": "no summary"}
+    nothing = dict.fromkeys(SummaryReply.model_fields, "") | {"unscored": "no summary"}
     turns, told = [], []
-    for t in spoken:
+    for t, summary in zip(spoken, summaries, strict=True):
         place = {"turn": t.turn, "speaker": "A" if t.speaker == spoken[0].speaker else "B", "source": OWN}
         turns.append(Turn(text=t.text[:MAX_CHARS], **place))
         if t.turn > 1:
-            summary = summaries[t.turn]
-            texts = {part: getattr(summary, part) for part in parts} if summary else nothing
+            texts = summary.model_dump(include=set(SummaryReply.model_fields)) if summary else nothing
             told.append(Summary(**texts, **place))
     named = dict.fromkeys(("dialogue_id", "ref", "title"), name) | {"name_a": "A", "name_b": "B"}
     return Dialogue(kind="own", turns=turns, summaries=told, complete=True, source=OWN, **named)
@@ -249,11 +239,7 @@ def _place(chats: Sequence[Chat], library: Library, strategy: Strategy, asking: 
     """Memes by a strategy in all chats (Eq. 22-25), under one gate that is fitted on them together."""
     dialogues, run = [chat.dialogue for chat in chats], library.run
     if strategy == RERANKED and asking.profile.models.llm == "authored":
-        raise NoSummaryAgent(
-            f"strategy {RERANKED} asks a model at every turn, and profile {asking.profile.name!r} has none: "
-            f"PROFILE=local RUN={run.name} after `make local-llm`, "
-            f"or PROFILE=openai RUN={run.name} with a key"
-        )
+        raise NoSummaryAgent(f"strategy {RERANKED} asks a model at every turn", asking.profile.name, run.name)
     if all(summary.unscored for dialogue in dialogues for summary in dialogue.summaries):
         return []
     profile, index = run.profile.replace(strategies=[strategy]), library.index

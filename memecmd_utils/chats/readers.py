@@ -450,10 +450,7 @@ _XML = re.compile(
 
 
 def _check(spoken: Sequence[Message], is_given: bool, is_released: bool) -> None:
-    """Raise `ChatError` for messages that look misread; of named fields only where nothing is there.
-
-    In a release the speakers need no look: it says by its form who they are.
-    """
+    """Raise `ChatError` for messages that look misread; a release says by its form who speaks."""
     if not spoken:
         raise ChatError("no message has both a speaker and a text")
     if is_given:

@@ -94,34 +94,37 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
     return turns
 
 
-def contexts(name: str, turns: list[SpokenTurn]) -> Iterator[Context]:
-    """What the summary agent reads for each turn t >= 2: the last `HISTORY_TURNS` turns before it."""
+def missing(name: str, turns: Sequence[SpokenTurn]) -> Iterator[Context]:
+    """What the summary agent reads for each turn t >= 2 whose file gives no summary."""
     for place, turn in enumerate(turns[1:], start=1):
-        lines = tuple((t.speaker, t.text) for t in turns[max(0, place - HISTORY_TURNS) : place])
-        yield Context(name, turn.turn, lines, turn.speaker)
+        if turn.summary is None:
+            lines = tuple((t.speaker, t.text) for t in turns[max(0, place - HISTORY_TURNS) : place])
+            yield Context(name, turn.turn, lines, turn.speaker)
 
 
 # --- the summary agent
 
 
 class NoSummaryAgent(MemecmdError, RuntimeError):
-    """No model may be asked for summaries; the message says how to get one."""
+    """No model may be asked; the message says how to get one and keep the library of a run."""
+
+    def __init__(self, what: str, profile: str, library: str) -> None:
+        super().__init__(
+            f"{what}, and profile {profile!r} has no model to ask: PROFILE=local RUN={library} after "
+            f"`make local-llm`, or PROFILE=openai RUN={library} with a key"
+        )
 
 
 def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Answer]:
     """Summaries of `contexts` by the generator of `run`: recorded under `stage`, resumable, within its caps.
 
-    Raises `NoSummaryAgent` where the profile has authored texts only; `library` is the run to be named then.
+    Raises `NoSummaryAgent`, which names the run `library`, where the profile has authored texts only.
     """
     if not contexts:
         return []
     if run.profile.models.llm == "authored":
-        raise NoSummaryAgent(
-            f"turns without a summary (S, E, Psi): {len(contexts):,}; profile {run.profile.name!r} has no "
-            "model that could write one. Name another profile for the model and keep this run's library: "
-            f"PROFILE=local RUN={library} after `make local-llm`, or PROFILE=openai "
-            f"RUN={library} with a key. A chat file may also bring them in its columns S, E, Psi"
-        )
+        what = f"{len(contexts):,} turns have no summary (a file may bring it in its columns S, E, Psi)"
+        raise NoSummaryAgent(what, run.profile.name, library)
     with run.chat("generator", stage, at_once=1) as chat:  # asked again after a kill it says the same
         return llm_chat.run(_ask(contexts, chat, run.profile))
 

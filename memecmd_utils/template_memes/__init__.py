@@ -16,6 +16,6 @@ from memecmd_utils.template_memes.data_sets import (
     pictures_below,
 )
 from memecmd_utils.template_memes.prompts import paper_rows, prompt, to_figmemes, word
-from memecmd_utils.template_memes.readings import TEXT_ONLY, draw, estimate_readings, read_memes, sees
-from memecmd_utils.template_memes.recall import cm50_items, measure, memecap_items, rank_all
-from memecmd_utils.template_memes.tuning import Preprocess, as_files, load_model, workload
+from memecmd_utils.template_memes.readings import TEXT_ONLY, draw, read_memes, sees
+from memecmd_utils.template_memes.recall import TEXT_KINDS, cm50_items, memecap_items, rank_all
+from memecmd_utils.template_memes.tuning import Preprocess, as_files

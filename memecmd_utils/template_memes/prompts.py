@@ -15,8 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm import replies
-from memecmd_utils.llm.types import Image, Message, Reply
+from memecmd_utils.llm.types import Image, Message
 from memecmd_utils.schemas import TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
 from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
@@ -213,11 +212,6 @@ class ThreeStep12Reply(ThreeStepReply):
     extracted: list[OneOfTwelveOrNone] = Field(alias="extraction of answer")
     compared: list[TwelveCompared] = Field(alias="choice by choice comparison")
     devices: list[OneOfTwelveOrNone] = Field(alias="literary device")
-
-
-def parse(reply: Reply, schema: type[TemplateReply]) -> dict[str, Any]:
-    """Fields of a `MemeReading` from a reply; raises `UnusableReply` with what is wrong."""
-    return replies.structured(reply, schema).fields()
 
 
 class Form(NamedTuple):

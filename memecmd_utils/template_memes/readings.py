@@ -15,9 +15,9 @@ import pandas as pd
 from memecmd_utils import files, pictures, statistics
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
-from memecmd_utils.llm import spending
+from memecmd_utils.llm import replies
 from memecmd_utils.llm.chat import Chat, progress
-from memecmd_utils.llm.types import Answer, Image, Request, Sampling
+from memecmd_utils.llm.types import Answer, Image, Message, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Profile
@@ -27,9 +27,7 @@ from memecmd_utils.template_memes.prompts import PromptSpec
 STAGE = "template_annotation"  # folder of the recordings
 TEXT_ONLY = " (text only)"  # end of `MemeReading.prompt` where the model did not see the picture
 MAX_TOKENS = 1500  # of a reply; the paper's code allows 4000
-PASSES = {"gpt4o": 220, "three_step_12": 420}
-"""Prompts of the two passes (captions and emotion, then literary devices), and tokens of a reply to each."""
-PROMPT_TOKENS = 430  # of either on CM50's memes, the picture aside: 400 with one, 460 with the texts instead
+PASSES = ("gpt4o", "three_step_12")  # prompts: captions and emotion, then literary devices
 
 
 def sees(run: Run) -> bool:
@@ -81,27 +79,26 @@ async def annotate(
     sha256 = llm_prompts.prompt_sha256(*(f"template_{spec.file}" for spec in specs))
     there = data_sets.pictures_below(folder) if folder else {}
 
+    async def ask(meme: TemplateMeme, spec: PromptSpec, message: Message, seed: int) -> Answer:
+        request = Request(
+            task="annotation",
+            subject=f"{meme.meme_id}/{spec.name}",
+            messages=[message],
+            sampling=Sampling(max_tokens=MAX_TOKENS),  # the temperature is the endpoint's, as theirs
+            seed=seed,
+            reply_schema=spec.form.schema,
+            ask_again="template_ask_again",
+        )
+        return await chat.ask(request, lambda reply: replies.structured(reply, spec.form.schema).fields())
+
     async def read(meme: TemplateMeme) -> MemeReading:
         seed = int(statistics.rng(profile.seed, STAGE, meme.meme_id).integers(2**31))
         known, path = about.get(meme.template, ""), there.get(meme.meme_id)
         image = Image(image_id=files.sha256(path), load=partial(_picture_url, path)) if path else None
         messages = [prompts.message(spec, meme, known, wanted, image) for spec in specs]
-        asked = [
-            chat.ask(
-                Request(
-                    task="annotation",
-                    subject=f"{meme.meme_id}/{spec.name}",
-                    messages=[message],
-                    sampling=Sampling(max_tokens=MAX_TOKENS),  # the temperature is the endpoint's, as theirs
-                    seed=seed,
-                    reply_schema=spec.form.schema,
-                    ask_again="template_ask_again",
-                ),
-                partial(prompts.parse, schema=spec.form.schema),
-            )
-            for spec, message in zip(specs, messages, strict=True)
-        ]
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(
+            *(ask(meme, *pair, seed) for pair in zip(specs, messages, strict=True))
+        )
         bar()
         seen = all(message.images for message in messages)
         return MemeReading(
@@ -150,16 +147,3 @@ def read_memes(
     with run.chat("annotator", STAGE) as chat:
         shown = folder if sees(run) else None
         return llm_chat.run(annotate(memes, about, chat, run.profile, specs, shown))
-
-
-def estimate_readings(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> pd.DataFrame:
-    """Reckon what `read_memes` would cost, a row a prompt; no call is made.
-
-    Columns: `prompt`, `calls`, `tokens_in`, `tokens_out`, and `usd`, NaN where the endpoint states no price.
-    """
-    endpoint, calls = run.endpoint("annotator"), len(sampled_memes(run, memes, folder))
-    each = PROMPT_TOKENS + spending.tokens_per_image(endpoint) * sees(run)
-    rows = [(name, calls, calls * each, calls * reply) for name, reply in PASSES.items()]
-    table = pd.DataFrame(rows, columns=["prompt", "calls", "tokens_in", "tokens_out"])
-    prices = pd.Series([endpoint.usd_per_million_in, endpoint.usd_per_million_out], dtype=float)
-    return table.assign(usd=table[["tokens_in", "tokens_out"]].to_numpy() @ prices.to_numpy() / 1e6)

@@ -1,33 +1,27 @@
-"""Meme-text retrieval: exact ranks and R@K in both directions (2501.13851, Section 4).
+"""Meme-text retrieval: exact ranks in both directions (2501.13851, Section 4), and what is ranked.
 
 A query ranks all candidates of the other side by cosine; it hits at K if a right candidate is among the first
-K. What is right depends on the counting: the paper's code knows the meme's own text only. Tables 2 to 4 stand
-in appendix 08b.
+K. What is right depends on the counting: the paper's code knows the meme's own text only. R@K with intervals
+and Tables 2 to 4 stand in appendix 08b.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from memecmd_utils import fetch, statistics
-from memecmd_utils.embedders import DualEncoder, ModelMissing
-from memecmd_utils.llm.recordings import RecordingMiss, normalise
+from memecmd_utils import fetch
+from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
 from memecmd_utils.template_memes import data_sets
-from memecmd_utils.template_memes.data_sets import NOT_COMPUTED, DataSetError
+from memecmd_utils.template_memes.data_sets import DataSetError
 
 TEXT_KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
 """The texts of Tables 3 and 4, in their order."""
-BOTH = "both"  # the mean of text-to-meme (T2M) and meme-to-text (M2T): what Tables 3 and 4 hold
-KS = (1, 5, 10)
-MEASURES = (*(f"R@{k}" for k in KS), "Mean")  # `Mean` is that of R@1, R@5 and R@10: the paper's Overall Mean
 TIE = 1e-6
 """Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
-COLUMNS = ["text", "counting", "direction", "measure", "value", "low", "high", "n", "clusters"]
 Key = tuple[str, str]  # counting and direction
 
 
@@ -38,11 +32,6 @@ class RetrievalItem(NamedTuple):
     image: Path
     template: str
     texts: Mapping[str, str]
-
-
-def clusters(templates: Sequence[str]) -> list[str]:
-    """Each meme's template, what intervals are over; a meme without one is a template of its own."""
-    return [name or f"\0{i}" for i, name in enumerate(templates)]
 
 
 class Ranks(NamedTuple):
@@ -76,7 +65,8 @@ def rank_all(texts: np.ndarray, images: np.ndarray, templates: Sequence[str]) ->
     texts, images = (normalise(np.asarray(rows, dtype=float)) for rows in (texts, images))
     countings, ranks = {"pair": np.arange(len(texts))}, {}
     if any(templates):
-        countings["template"] = np.unique(clusters(templates), return_inverse=True)[1]
+        named = [name or f"\0{number}" for number, name in enumerate(templates)]
+        countings["template"] = np.unique(named, return_inverse=True)[1]
     scores = texts @ images.T
     for counting, labels in countings.items():
         is_right = labels[:, None] == labels
@@ -86,49 +76,6 @@ def rank_all(texts: np.ndarray, images: np.ndarray, templates: Sequence[str]) ->
             above = (rows > best + TIE) & ~is_right
             ranks[counting, direction] = Ranks(*(m.sum(axis=1) for m in (above, level, level & is_right)))
     return ranks
-
-
-def recalls(encoder: DualEncoder, items: Sequence[RetrievalItem]) -> pd.DataFrame:
-    """R@K with 95 % intervals over templates: a row a kind of text, counting, direction and measure.
-
-    `n` counts memes, `clusters` templates.
-    """
-    files, rows = list(dict.fromkeys(item.image for item in items)), []
-    vectors = dict(zip(files, encoder.encode_images(files), strict=True))
-    for kind in TEXT_KINDS:
-        shown = [(item, text) for item in items if (text := item.texts.get(kind))]
-        if not shown:
-            continue
-        templates, images = [item.template for item, _ in shown], [vectors[item.image] for item, _ in shown]
-        ranks = rank_all(encoder.encode_texts([text for _, text in shown]), np.stack(images), templates)
-        for counting in dict.fromkeys(counting for counting, _ in ranks):
-            hits = {
-                way: np.column_stack([ranks[counting, way].hits(k) for k in KS]) for way in ("T2M", "M2T")
-            }
-            hits[BOTH] = (hits["T2M"] + hits["M2T"]) / 2
-            for direction, share in hits.items():
-                mean = statistics.mean(np.column_stack([share, share.mean(axis=1)]), clusters(templates))
-                low, high = statistics.interval(mean, statistics.SHARE)
-                counts = len(shown), mean.clusters[0]
-                values = zip(MEASURES, mean.value, low, high, strict=True)
-                rows += [(kind, counting, direction, *row, *counts) for row in values]
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def measure(run: Run, models: Mapping[str, str], items: Callable[[Run], list[RetrievalItem]]) -> pd.DataFrame:
-    """`recalls` of every model on what `cm50_items` or `memecap_items` gives, with `model` and `weights`.
-
-    A model that cannot be measured has one row, whose `note` says why.
-    """
-    tables = []
-    for name, label in models.items():
-        try:
-            shared, encoder = items(run), run.clip(name)
-            table = recalls(encoder, shared).assign(weights=encoder.name, note="")
-        except (DataSetError, ModelMissing, RecordingMiss) as error:
-            table = pd.DataFrame({"note": [f"{NOT_COMPUTED}: {error}"]})
-        tables.append(table.assign(model=label))
-    return pd.concat(tables).reindex(columns=[*COLUMNS, "model", "weights", "note"])
 
 
 def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
