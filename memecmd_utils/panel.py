@@ -292,7 +292,8 @@ class PasteTab:
             self.note.value = drawing.parts().note(str(error), True)
 
     def _ask(self) -> None:
-        answer = chats.summarise_unrecorded(read_pasted(self.text.value), self.library.run)
+        pasted, run = read_pasted(self.text.value), self.library.run
+        (answer,) = chats.summarise([pasted], run, "pasted_chat", run.name, is_kept=False)
         if answer.value is None:
             raise ChatError(
                 f"the model gave no usable summary ({answer.outcome}: {answer.reason}); write one"

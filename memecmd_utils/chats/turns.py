@@ -11,11 +11,10 @@ from memecmd_utils.dialogue import HISTORY_TURNS, summary_request
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import replies
-from memecmd_utils.llm.chat import Chat, progress
+from memecmd_utils.llm.chat import progress
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
-from memecmd_utils.settings import Profile
 
 MAX_CHARS = 500
 """Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
@@ -115,29 +114,19 @@ class NoSummaryAgent(MemecmdError, RuntimeError):
         )
 
 
-def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Answer]:
-    """Summaries of `contexts` by the generator of `run`: recorded under `stage`, resumable, within its caps.
+def summarise(
+    contexts: Sequence[Context], run: Run, stage: str, library: str, is_kept: bool = True
+) -> list[Answer]:
+    """Summaries of `contexts` by the generator of `run`, side by side, resumable, within its caps.
 
-    Raises `NoSummaryAgent`, which names the run `library`, where the profile has authored texts only.
+    They are recorded under `stage` unless the chat's owner wants nobody to keep it. Raises `NoSummaryAgent`,
+    which names the run `library`, where the profile has authored texts only.
     """
     if not contexts:
         return []
     if run.profile.models.llm == "authored":
         what = f"{len(contexts):,} turns have no summary (a file may bring it in its columns S, E, Psi)"
         raise NoSummaryAgent(what, run.profile.name, library)
-    with run.chat("generator", stage, at_once=1) as chat:  # asked again after a kill it says the same
-        return llm_chat.run(_ask(contexts, chat, run.profile))
-
-
-def summarise_unrecorded(context: Context, run: Run) -> Answer:
-    """The summary of a chat that its owner wants nobody to keep: neither looked up nor written down."""
-    with run.chat("generator", "pasted_chat") as chat:
-        chat.recordings = None
-        return llm_chat.run(_ask([context], chat, run.profile))[0]
-
-
-async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> list[Answer]:
-    """Ask for all contexts side by side: no summary waits for another, because the texts are all there."""
 
     def cut(text: str) -> str:
         line = " ".join(text.split())
@@ -145,10 +134,13 @@ async def _ask(contexts: Sequence[Context], chat: Chat, profile: Profile) -> lis
 
     async def summary(context: Context) -> Answer:
         lines = [(name, cut(text)) for name, text in context.lines]
-        asked = summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
+        asked = summary_request(context.chat, context.turn, lines, context.next_speaker, run.profile)
         answer = await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))
         bar()
         return answer
 
-    with progress(chat, len(contexts), "summaries", "summary") as bar:
-        return await chat.side_by_side(summary(context) for context in contexts)
+    with run.chat("generator", stage, at_once=1) as chat:  # asked again after a kill it says the same
+        if not is_kept:
+            chat.recordings = None
+        with progress(chat, len(contexts), "summaries", "summary") as bar:
+            return llm_chat.run(chat.side_by_side(summary(context) for context in contexts))
