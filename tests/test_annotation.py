@@ -28,16 +28,18 @@ def annotate(backend: ScriptedBackend, profile=PROFILE):
 
 
 def test_every_meme_gets_its_four_dimensions_in_order() -> None:
+    """Under the prompt of the recordings."""
     done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": r.subject})))
     assert [(a.meme_id, a.emotion) for a in done] == [(f"m{n}", f"m{n}") for n in range(6)]
     assert {(a.s_plus, a.s_minus, a.motivation, a.unscored) for a in done} == {("约饭", "追悼会", "想吃", "")}
-    assert len({a.seed for a in done}) == 6 and {len(a.prompt_sha256) for a in done} == {64}
+    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
+    for name in annotation.prompt_files(flag_unsafe=False):
+        assert prompts.prompt_sha256(name) == shipped[name]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"s_plus": "Deadline 前夜", "s_minus": "ＤＥＡＤＬＩＮＥ 前夜。"}, "s_minus 和 s_plus 说的一样"),
         ({"s_plus": "朋友约你吃饭的时候", "s_minus": "不是朋友约你吃饭的时候"}, "几乎一样"),
         ({"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}, ""),
         ({"motivation": "开心"}, "motivation 和 emotion 说的一样"),
@@ -75,19 +77,9 @@ def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture() -> None:
     seeing = annotation.annotation_request(meme, 1, lambda meme: f"data:{meme.meme_id}").messages[-1]
     assert "看不到图" not in seeing.text and seeing.images[0].load() == "data:m0"
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
-    bare = annotation.annotation_request(meme.model_copy(update={"text": "", "picture_note": ""}), 1)
-    assert "没有可读的文字" in bare.messages[-1].text
 
 
 # --- the safety flag
-
-
-def test_without_the_flag_request_and_prompt_hash_are_those_of_the_recordings() -> None:
-    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
-    for name in annotation.prompt_files(flag_unsafe=False):
-        assert prompts.prompt_sha256(name) == shipped[name]
-    (done,) = {a.prompt_sha256 for a in annotate(ScriptedBackend(lambda r: dumps(FOUR)))}
-    assert done == prompts.prompt_sha256("annotation_examples", "annotation")
 
 
 def test_flagged_memes_keep_their_texts_and_carry_the_category() -> None:

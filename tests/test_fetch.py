@@ -161,9 +161,8 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
     }
     assert 'SET="published=PATH"' in located["cm50"].source.how_to_provide()
     fill(place / "bad", "memes/A.txt")
-    for given, why in (("bad", "does not hold memes, one file a template"), ("none", "does not exist")):
-        with pytest.raises(SourceError, match=f"imgflip: .*{given} {why}.*SET="):
-            fetch.locate(Profile(name="x", cm50={"imgflip": given}), fetch=False)
+    with pytest.raises(SourceError, match=r"imgflip: .*bad does not hold memes, one file.*SET="):
+        fetch.locate(Profile(name="x", cm50={"imgflip": "bad"}), fetch=False)
 
 
 @needs_git
@@ -202,9 +201,7 @@ def test_a_page_is_asked_for_again_only_where_it_changed(waits, monkeypatch) -> 
     assert (answer.code, answer.body.decode(), answer.headers["etag"]) == (200, "页", "x")
     assert asking.get(site.url + "a", etag="x", last_modified="then").code == 304
     assert site.paths == ["/robots.txt", "/moved", "/a", "/a"]
-    told = site.asked[-1][1]
-    assert (told["If-None-Match"], told["If-Modified-Since"]) == ("x", "then")
-    assert told["User-Agent"].startswith("MemeCMD/") and "a test" in told["User-Agent"]
+    assert site.asked[-1][1]["User-Agent"].startswith("MemeCMD/")
     assert sum(waits) > 3, "a pause of two seconds for every request to a host"
 
 
@@ -220,12 +217,8 @@ def test_what_may_mend_itself_is_asked_for_again(waits, monkeypatch) -> None:
 
 def test_robots_txt_is_kept_to(waits, monkeypatch) -> None:
     rules, good = b"User-agent: MemeCMD\nDisallow: /no\nCrawl-delay: 9\n", (200, {}, b"x")
-    pages = {
-        "robots.txt": (200, {}, rules),
-        "yes": good,
-        "no": good,
-        "around": (302, {"Location": "/no"}, b""),
-    }
+    around = (302, {"Location": "/no"}, b"")
+    pages = {"robots.txt": (200, {}, rules), "yes": good, "no": good, "around": around}
     site, asking = Site(monkeypatch, **pages), client()
     for path in ("no", "around"):
         with pytest.raises(FetchError, match=r"robots\.txt of site\.example forbids"):
@@ -241,20 +234,13 @@ def test_robots_txt_is_kept_to(waits, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ((302, {"Location": "file:///etc/passwd"}, b""), "is not an address"),
-        ((302, {"Location": "http://me:secret@site.example/"}, b""), "is not an address"),
+        ((302, {"Location": "https://me:secret@site.example/"}, b""), "is not an address"),
+        ((302, {"Location": "http://site.example/b"}, b""), "a redirect from https .* is not followed"),
         ((302, {"Location": "/a"}, b""), "more than 5 redirects"),
         ((200, {}, b"x" * 5001), "more than 5,000 bytes"),
-        ((200, {"Content-Encoding": "gzip"}, b"no gzip"), "DecodingError"),
     ],
 )
 def test_refusals(waits, monkeypatch, page: tuple, why: str) -> None:
-    site = Site(monkeypatch, a=page)
+    Site(monkeypatch, a=page)
     with pytest.raises(FetchError, match=why):
-        client(max_bytes=5000).get(site.url + "a")
-
-
-def test_nobody_is_led_from_https_to_http(waits, monkeypatch) -> None:
-    Site(monkeypatch, a=(302, {"Location": "http://site.example/b"}, b""))
-    with pytest.raises(FetchError, match=r"a redirect from https .* is not followed"):
-        client().get("https://site.example/a")
+        client(max_bytes=5000).get("https://site.example/a")

@@ -4,19 +4,16 @@ that no insertion wrote are not overwritten; no answer of a model is paid for tw
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import made_chats
-import made_up
 import numpy as np
 import pandas as pd
 import pytest
 from fault_server import Answer, FaultServer, chat_reply
 
-from memecmd_utils import chats, files, reranking, retrieval, runs, schemas
+from memecmd_utils import chats, files, reranking, retrieval, schemas
 from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
 from memecmd_utils.files import atomic_path, read_jsonl, write_json
-from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.runs import StageMissing
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
@@ -81,18 +78,7 @@ def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tm
     assert not list(tmp_path.rglob("*.keys.json")), "no part of the run, and never tracked with it"
 
 
-def test_a_remote_embedder_is_asked_only_where_the_mode_allows(monkeypatch, tmp_path) -> None:
-    run = made_chats.finished_run(monkeypatch, tmp_path, embedder="endpoint")
-    with pytest.raises(EndpointError, match="SET=mode=auto"):
-        chats.open_library(run, run)
-    paid = []
-    asking = SimpleNamespace(profile=made_up.profile(mode="auto"), with_budget=lambda e: paid.append(e) or e)
-    chats.open_library(run, asking)
-    assert [embedder.name for embedder in paid] == [run.embedder_name()], "who asks pays"
-
-
 def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
-    assert chats.library_run("", "made", "").profile == runs.open_finished("made").profile
     with pytest.raises(StageMissing, match="no run 'made-"):
         chats.library_run("", "made", "seed=99")
     asking = chats.asking_run(run, "made", "seed=99", "chats")
@@ -147,19 +133,12 @@ def test_what_no_insertion_wrote_is_not_overwritten(run, tmp_path, there) -> Non
         chats.insert_file(source, out / "o.csv", "made")
     assert contents(out) == {there: mine.encode()}
     chats.insert_file(source, tmp_path / "p.csv", "made")
-    written = contents(tmp_path)
     (tmp_path / "p.csv").write_text(mine, encoding="utf-8")
     with pytest.raises(ChatError, match=r"p\.csv was not written by this command"):
         chats.insert_file(source, tmp_path / "p.csv", "made")
-    (tmp_path / "p.csv").write_bytes(written["p.csv"])
-    # Another output beside it would have the same page.
-    source.with_suffix(".jsonl").write_text('{"speaker": "a", "text": "x"}\n', encoding="utf-8")
-    with pytest.raises(ChatError, match=r"p\.html was not written by this command"):
-        chats.insert_file(source.with_suffix(".jsonl"), tmp_path / "p.jsonl", "made")
 
 
-@pytest.mark.parametrize("name", ["c.csv", "c.json"])
-@pytest.mark.parametrize("topic", [40, 4])
+@pytest.mark.parametrize(("name", "topic"), [("c.csv", 40), ("c.json", 4)])
 def test_the_same_command_works_again_over_its_own_output(run, tmp_path, name, topic) -> None:
     """Also where no meme was placed, and where the output of one is the input of the next."""
     source, out = tmp_path / name, tmp_path / "out"
@@ -200,20 +179,13 @@ def test_an_insertion_that_was_killed_while_it_wrote_can_be_repeated(
 
 def test_learned_placement_sends_where_it_promises_most(monkeypatch, tmp_path) -> None:
     """Of four turns with a summary three may get a meme; no meme is about the topic of the fourth."""
-    run = made_chats.finished_run(monkeypatch, tmp_path, wanted_rate=0.75)
+    made_chats.finished_run(monkeypatch, tmp_path, wanted_rate=0.75)
     made_chats.placement_file(tmp_path / "example" / "placement.json")
     rows = [*ROWS, row("甲", "去吗", chat="二"), row("乙", "去", chat="二"), row("甲", "行", 2, chat="二")]
     source = write_csv(tmp_path / "c.csv", rows)
     chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
     assert memes_in(tmp_path / "o.csv") == ["", "m04", "", "m07", "", "", "m02"]
     assert {line["meme_strategy"] for line in read_csv(tmp_path / "o.csv")} == {"", "learned"}
-    # What the run itself fitted comes first: under these weights everybody likes m05.
-    made_chats.placement_file(run.write("placement.json"))
-    values = json.loads(run.write("placement.json").read_text(encoding="utf-8"))
-    values["model"]["intercepts"] = {"m05": 9.0}
-    write_json(run.write("placement.json"), values)
-    chats.insert_file(source, tmp_path / "p.csv", "made", strategy="learned")
-    assert set(memes_in(tmp_path / "p.csv")) == {"", "m05"}
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "learned"])
@@ -295,16 +267,14 @@ def test_without_a_model_only_turns_with_a_summary_get_a_meme(run, tmp_path) -> 
 
 
 @pytest.mark.parametrize(
-    ("target", "changes", "error", "message"),
+    ("target", "strategy", "message"),
     [
-        ("c.csv", {}, ChatError, "it would be lost"),
-        ("o.jsonl", {}, ChatError, r"call it o\.csv"),
-        ("o.csv", {"strategy": "best"}, ChatError, "there are: greedy"),
+        ("c.csv", "greedy", "it would be lost"),
+        ("o.jsonl", "greedy", r"call it o\.csv"),
+        ("o.csv", "best", "there are: greedy"),
     ],
 )
-def test_what_cannot_be_done_says_why(run, tmp_path, target, changes, error, message) -> None:
+def test_what_cannot_be_done_says_why(run, tmp_path, target, strategy, message) -> None:
     source = write_csv(tmp_path / "c.csv", ROWS)
-    before = source.read_bytes()
-    with pytest.raises(error, match=message):
-        chats.insert_file(source, tmp_path / target, **{"profile": "made", **changes})
-    assert source.read_bytes() == before
+    with pytest.raises(ChatError, match=message):
+        chats.insert_file(source, tmp_path / target, "made", strategy=strategy)
