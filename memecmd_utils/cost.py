@@ -32,11 +32,12 @@ TOKENS = {
     "choice": Tokens(1125, 0, 50),
     "rating": Tokens(248, 22.6, 54),
     "yes_no": Tokens(182, 6.3, 1),
+    "embedding": Tokens(34 * INPUTS, 0, 0),
 }
 """By task, without pictures: means over the example's own prompts and texts (200 memes, 846 turns, 799
 summaries, 442 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`.
 An annotation is one of a model that sees and is asked for unsafe memes; a choice is one of 20 captions; a
-rating reads a transcript, and is answered so much for each meme."""
+rating reads a transcript, and is answered so much for each meme; vectors are those of `INPUTS` texts."""
 REMOTE_SECONDS_PER_CALL = 2.0
 LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
 SHARED = 0.3
@@ -63,11 +64,9 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         _row(profile, "03 utterance", "utterance", "generator", n_written * n_turns, (n_turns - 1) / 2),
         _row(profile, "03 summary", "summary", "generator", n_summaries, n_turns / 2),
     ]
-    asked = runs.models_asked(profile)
-    if ("embedder", 0) in asked:
-        texts = 4 * n_memes + 3 * places
-        tokens = n_memes * TOKENS["annotation"].written + places * TOKENS["summary"].written
-        rows.append(_priced(profile, "04 embedding", asked["embedder", 0], texts / INPUTS, tokens, 0))
+    if ("embedder", 0) in runs.models_asked(profile):
+        requests = (4 * n_memes + 3 * places) / INPUTS
+        rows.append(_row(profile, "04 embedding", "embedding", "embedder", requests))
     if retrieval.RERANKED in profile.retrieval.strategies:
         shown = profile.retrieval.rerank_k
         rows.append(_row(profile, "04 choice", "choice", "chooser", places, pictures=shown))
@@ -78,33 +77,24 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
 
 def _row(
     profile: Profile, stage: str, task: str, role: Role, calls: float, turns: float = 0, pictures: float = 0,
-    number: int = 0, answers: float = 1, part: float = 1,
+    number: int = 0, answers: float = 1,
 ) -> dict[str, Any]:  # fmt: skip
-    """`calls` of a task about so many turns and pictures each, where the model sees.
+    """`calls` of a task about so many turns and pictures each, where the model sees, each with `answers`.
 
-    `answers`: what is written as often as a call of the task is answered; `part` of it is read.
+    What this machine answers costs no money.
     """
-    model = runs.model_of(profile, role, number)
-    sees = model.llm == "openai" and model.endpoint.vision
-    seen = pictures * spending.tokens_per_image(model.endpoint) if sees else 0
-    tokens = TOKENS[task]
-    t_in = calls * part * (tokens.read + tokens.of_turn * turns + seen)
+    llm, endpoint, local_model = runs.model_of(profile, role, number)
+    tokens, name = TOKENS[task], endpoint.model or "(no model named)"
+    seen = pictures * spending.tokens_per_image(endpoint) if llm == "openai" and endpoint.vision else 0
+    t_in = calls * (tokens.read + tokens.of_turn * turns + seen)
     t_out = calls * answers * tokens.written
-    return _priced(profile, stage, model, calls, t_in, t_out)
-
-
-def _priced(
-    profile: Profile, stage: str, model: runs.Model, calls: float, t_in: float, t_out: float
-) -> dict[str, Any]:
-    """The row of so many calls and tokens; what this machine answers costs no money."""
-    endpoint, name = model.endpoint, model.endpoint.model or "(no model named)"
     usd = (t_in * (endpoint.usd_per_million_in or 0) + t_out * (endpoint.usd_per_million_out or 0)) / 1e6
     seconds = calls * REMOTE_SECONDS_PER_CALL / profile.models.concurrency
-    if model.llm == "authored":
+    if llm == "authored":
         name, calls, t_in, t_out, usd, seconds = "authored text", 0, 0, 0, 0.0, 0.0
-    elif model.llm == "local":
-        name, usd = model.local_model, 0.0
-        seconds = t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
+    elif llm == "local":
+        name, usd, anew = local_model, 0.0, SHARED if task == "yes_no" else 1
+        seconds = anew * t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
     row = {"stage": stage, "model": name, "calls": round(calls), "tokens_in": round(t_in)}
     return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 
@@ -124,8 +114,8 @@ def _judge_row(profile: Profile, number: int, judge: Judge, n_dialogues: int, n_
     if judge.kind == "yes_no":
         checked = 3 * given.judge_checks  # three memes a turn
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
-        calls, part = 5 * (sampled + checked + held_out), SHARED if judge.llm == "local" else 1
-        return _row(profile, stage, "yes_no", "judge", calls, window, number=number, part=part)
+        calls = 5 * (sampled + checked + held_out)
+        return _row(profile, stage, "yes_no", "judge", calls, window, number=number)
     return _row(profile, stage, "rating", "judge", sampled, window, 1, number)
 
 

@@ -200,6 +200,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     """
     import nbclient.exceptions
     import papermill
+    from nbconvert.filters.ansi import strip_ansi
 
     notebook, output = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -229,9 +230,10 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
                 ended = "did an earlier one end the kernel (quit)?"
                 raise NotebookFailed(f"{name}: cell {number} never ran; {ended}")
     except papermill.PapermillExecutionError as error:
-        working.replace(failed)
-        said = f"cell {error.cell_index} raised {fault_of(error)}\n(see {failed})"
-        raise NotebookFailed(f"{name}: {said}") from None
+        said = f"{name}: cell {error.cell_index} raised {error.ename}: {error.evalue}\n(see {failed})"
+        if len(error.traceback) > 1:  # no fault that a user can mend by its message
+            said += "\n" + strip_ansi("\n".join(error.traceback))
+        raise NotebookFailed(said) from None
     except nbclient.exceptions.CellTimeoutError:
         raise NotebookFailed(f"{name}: a cell took too long") from None
     except nbclient.exceptions.DeadKernelError:
@@ -246,14 +248,6 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         part.metadata.pop("execution", None)
     files.write_text(output, nbformat.writes(executed) + "\n")
     return time.monotonic() - started
-
-
-def fault_of(error: Any) -> str:
-    """What a cell raised; with its traceback where it is no fault that a user can mend by the message."""
-    from nbconvert.filters.ansi import strip_ansi
-
-    said = f"{error.ename}: {error.evalue}"
-    return said if len(error.traceback) < 2 else f"{said}\n{strip_ansi(chr(10).join(error.traceback))}"
 
 
 # --- Its page, which needs no network, the list of all lessons beside it, and the site of them all

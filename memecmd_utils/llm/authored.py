@@ -13,6 +13,8 @@ from memecmd_utils.llm import prompts
 from memecmd_utils.llm.types import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
 
+GO_LIVE = "use a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+
 
 class MissingText(MemecmdError, LookupError):
     """The authored corpus has no text for a request."""
@@ -36,9 +38,8 @@ class AuthoredBackend(Backend):
         it is none of the candidates, the reply is `rejected`.
         """
         missing = (
-            f"the example corpus has no {request.task} for {request.subject}. It holds its own memes, "
-            "24 news and 23 role dialogues of 18 turns only; for anything else use a live model: "
-            "PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
+            f"the example corpus has no {request.task} for {request.subject}: for anything but its own memes "
+            f"and dialogues {GO_LIVE}"
         )
         text = self._texts.get((request.task, request.subject))
         if request.task == "choice":
@@ -87,25 +88,21 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
 
 
 @lru_cache(maxsize=1)
-def glosses(folder: Path = paths.example) -> dict[str, str]:
+def glosses() -> dict[str, str]:
     """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
-    of_utterances = {
-        f"{r['dialogue_id']}/{r['turn']}": r["gloss"] for r in files.read_rows(folder / "dialogues.jsonl")
-    }
-    return of_utterances | {r["scenario_id"]: r["gloss"] for r in files.read_rows(folder / "scenarios.jsonl")}
+    utterances = files.read_rows(paths.example / "dialogues.jsonl")
+    scenarios = files.read_rows(paths.example / "scenarios.jsonl")
+    of_utterances = {f"{row['dialogue_id']}/{row['turn']}": row["gloss"] for row in utterances}
+    return of_utterances | {row["scenario_id"]: row["gloss"] for row in scenarios}
 
 
-def prompt_notice(folder: Path = paths.example) -> str | None:
+def prompt_notice() -> str | None:
     """A notice for the reader where prompts differ from those that were shipped with the corpus."""
-    shipped = json.loads((folder / "prompt_hashes.json").read_text(encoding="utf-8"))
+    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
     changed = sorted(name for name, digest in shipped.items() if prompts.prompt_sha256(name) != digest)
     if not changed:
         return None
-    return (
-        f"authored text ignores prompts: {', '.join(changed)} differ from the shipped ones, and nothing in "
-        "this run will differ for it. To see what a prompt does, go live: PROFILE=local after "
-        "`make local-llm`, or PROFILE=openai with a key."
-    )
+    return f"authored text ignores prompts; to see what the changed {', '.join(changed)} do, {GO_LIVE}"
 
 
 NOTES = b"\n## Notes after the fact\n"

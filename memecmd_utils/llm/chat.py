@@ -253,12 +253,6 @@ class Chat:
         if reply.finish_reason in NO_REPLY:
             answer.outcome, answer.reason = reply.finish_reason, reply.text
             return answer, None
-        if reply.refusal:
-            answer.outcome, answer.reason = "refusal", "the model refused"
-            return answer, UnusableReply("refused")
-        if reply.finish_reason == "content_filter":
-            answer.outcome, answer.reason = "filtered", "content filter"
-            return answer, UnusableReply("filtered")
         error = _read(answer, reply, parse)
         if _is_cut(reply, asked) and answer.outcome == "unusable":
             answer.outcome, answer.reason = "length", reply.no_text or answer.reason
@@ -268,6 +262,8 @@ class Chat:
 def _read(answer: Answer[T], reply: Reply, parse: Callable[[Reply], T]) -> UnusableReply | None:
     """Write into `answer` what `parse` makes of a reply; the error, where that is not as it should be."""
     try:
+        if reply.refusal or reply.finish_reason == "content_filter":
+            raise UnusableReply("refused" if reply.refusal else "filtered")
         if reply.finish_reason == "lost" or garbled(reply.text):
             raise UnusableReply("garbled text")
         answer.value = parse(reply)
@@ -275,7 +271,8 @@ def _read(answer: Answer[T], reply: Reply, parse: Callable[[Reply], T]) -> Unusa
         answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
         return error
     except UnusableReply as error:
-        answer.outcome, answer.reason = "unusable", str(error)
+        outcomes: dict[str, Outcome] = {"refused": "refusal", "filtered": "filtered"}
+        answer.outcome, answer.reason = outcomes.get(error.reason, "unusable"), str(error)
         return error
     return None
 
