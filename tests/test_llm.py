@@ -322,11 +322,3 @@ def test_a_changed_prompt_changes_the_hash_of_all_that_include_it_and_brings_a_n
         handle.write("再短一点。\n")
     assert [name for name in before if prompts.prompt_sha256(name) != before[name]] == ["utterance_late"]
     assert "utterance_late" in authored.prompt_notice() and "PROFILE=local" in authored.prompt_notice()
-
-
-def test_authored_texts_do_not_look_at_the_prompt_and_say_how_to_go_live() -> None:
-    backend = authored.AuthoredBackend(authored.texts())
-    asked = request(task="utterance", subject="role-R01-1/1")
-    assert chat.run(backend.complete(asked)).text == authored.texts()["utterance", "role-R01-1/1"]
-    with pytest.raises(authored.MissingText, match="PROFILE=local"):
-        chat.run(backend.complete(request(subject="d/99")))

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import whole_pipeline
 from bs4 import BeautifulSoup
@@ -82,17 +81,6 @@ def test_no_element_of_a_page_comes_from_planted_text(whole, tmp_path: Path) -> 
     control = tmp_path / "control.html"
     control.write_text(f"<p>{EVERYTHING}</p>", encoding="utf-8")
     assert {element.name for element in planted(page_of(control))} >= {"img", "svg"}
-
-
-def test_executed_notebooks_hold_html_that_is_escaped(whole) -> None:
-    for path in whole.report.glob("*.ipynb"):
-        for cell in nbformat.read(path, as_version=4).cells:
-            assert "alert(1)" not in cell.source
-            for output in cell.get("outputs", []):
-                ours = re.sub(
-                    r'<img [^<>]*src="data:image/[^<>]*>', "", output.get("data", {}).get("text/html", "")
-                )
-                assert not re.search(r"<script>alert|<img src=x|<svg onload", ours), path.name
 
 
 def test_texts_stay_as_they_were_written(whole) -> None:
