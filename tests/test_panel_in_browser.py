@@ -62,7 +62,7 @@ def test_a_moved_slider_changes_the_chat(tmp_path, finished) -> None:
         wait(driver, lambda d: memes(d) == 17 > at_first, "a meme at every turn")
         full = chat(driver)
         knob.send_keys(Keys.END)
-        wait(driver, lambda d: memes(d) == 0, "no meme")
+        wait(driver, lambda d: chat(d) and memes(d) < at_first, "fewer memes")
         knob.send_keys(Keys.HOME)
         wait(driver, lambda d: chat(d) == full != before, "the same setting, the same chat")
         handle(driver, "w₁").send_keys(Keys.HOME)

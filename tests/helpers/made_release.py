@@ -11,10 +11,6 @@ from made_up import annotation, dialogue, grade, mark, meme, meme_files, placeme
 from memecmd_utils import release, runs, schemas, settings
 
 PROFILE = settings.Profile(name="example")
-VALIDATE_CROISSANT = """
-from mlcroissant.scripts import cli
-cli.main()
-"""
 NASTY = 'a|b`c`<b>"\n---\n# x😀\u2028[y](z) {{ 7*7 }} \\ 名字'
 """Breaks what is pasted together: YAML, a table's row, a line, code marks, HTML, a link, a template."""
 # Loading a folder asks nobody: a process that tries ends at once, whatever would have caught an exception.
@@ -76,8 +72,8 @@ def nasty() -> dict[str, object]:
     }
 
 
-def outside(code: str, tmp_path: Path, *arguments: str) -> tuple[str, str]:
-    """Run Python without a network and with caches below `tmp_path`; what it prints, and its log."""
+def outside(code: str, tmp_path: Path, *arguments: str) -> str:
+    """Run Python without a network and with caches below `tmp_path`; what it prints."""
     folders = {"HF_HOME": tmp_path / "hf", "HF_DATASETS_CACHE": tmp_path / "cache", "HOME": tmp_path}
     environment = {**os.environ, **{name: str(path) for name, path in folders.items()}}
     environment |= {
@@ -95,4 +91,4 @@ def outside(code: str, tmp_path: Path, *arguments: str) -> tuple[str, str]:
     )
     assert done.returncode != 97, "the network was asked"
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout, done.stderr
+    return done.stdout
