@@ -308,7 +308,6 @@ def _statistics(records: Records) -> dict[str, Any]:
             for row in use.to_dict("records")
         ],
         "unsafe": sum(bool(annotation.unsafe) for annotation in annotations),
-        "without picture": sum(not meme.file for meme in memes),
     }
 
 
