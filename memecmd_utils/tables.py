@@ -15,14 +15,7 @@ from memecmd_utils import grades, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import GroundTruth, Values, fits, gaps_of
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import (
-    DIALOGUE_KINDS,
-    STRATEGIES,
-    Consistency,
-    Dialogue,
-    Placement,
-    Rating,
-)
+from memecmd_utils.schemas import DIALOGUE_KINDS, STRATEGIES, Consistency, Dialogue, Placement, Rating
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Turns
 from memecmd_utils.statistics import GRADE, Estimate
