@@ -88,26 +88,12 @@ QCE = records(
 )  # fmt: skip
 EXPORTS = {
     "WeChatMsg": ("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"})),
-    "WeChatMsg 3": (
-        "a.csv",
-        table("消息ID,类型,发送人,时间,内容,备注,昵称,更多信息", records(
-            lambda n, name, text: (n, "文本", name, f"2024-03-01 12:0{n}:00", text, "", "阿泽", ""),
-            (9, "图片", "阿泽", "2024-03-01 12:09:00", XML, "", "阿泽", ""),
-        )),
-    ),
     "PyWxDump": (
         "a.csv",
         table("id,MsgSvrID,type_name,is_sender,talker,room_name,msg,src,CreateTime", records(
             lambda n, name, text: (n, 7, "文本", int(name == "小林"), name, "room", text, "", f"2024-03-01 12:0{n}:00"),
             (9, 7, "图片", 0, "阿泽", "room", "图片", "x.dat", "2024-03-01 12:02:30"),
         )),
-    ),
-    "WeFlow columns with tabs": (
-        "a.txt",
-        table("序号,时间,发送者身份,消息类型,内容", records(
-            lambda n, name, text: (n, f"2024-03-01 12:0{n}:00", name, "文本消息", text),
-            (9, "2024-03-01 12:09:00", "阿泽", "语音消息", "[语音消息 - 转文字失败]"),
-        ), "\t"),
     ),
     "WeFlow's sheet as CSV": (
         "a.csv",
@@ -128,7 +114,6 @@ EXPORTS = {
     ),
     "WeFlow text": ("a.txt", lines("2024-03-01 12:0{n}:00 '{name}'\n{text}\n\n")),
     "qq-chat-exporter JSON": ("a.json", {"metadata": {}, "chatInfo": {"name": "阿泽"}, "messages": QCE}),
-    "qq-chat-exporter lines": ("a.jsonl", "\n".join(json.dumps(one, ensure_ascii=False) for one in QCE) + "\n"),
     "qq-chat-exporter text": (
         "a.txt",
         "[QQChatExporter V5 / https://example.invalid]\n\n====\n聊天名称: 阿泽\n导出时间: 2024-03-02 10:00:00\n\n\n"
@@ -162,9 +147,6 @@ EXPORTS = {
             "content": text.encode().decode("latin-1"),
         },
     )[::-1]}),
-    "Messenger, encrypted": ("a.json", {"threadName": "x", "messages": records(
-        lambda n, name, text: {"isUnsent": False, "senderName": name, "text": text, "timestamp": 1709265600000 + n},
-    )}),
     "Discord": ("a.json", {"guild": {"name": "g"}, "channel": {"name": "闲聊"}, "messages": records(
         lambda n, name, text: {
             "type": "Default", "timestamp": f"2024-03-01T12:0{n}:00+00:00", "content": text,
@@ -172,9 +154,6 @@ EXPORTS = {
         },
         {"type": "GuildMemberJoin", "timestamp": "", "content": "Joined.", "author": {"name": "x", "nickname": "阿泽"}},
     )}),
-    "Discord CSV": ("a.csv", table("AuthorID,Author,Date,Content,Attachments,Reactions", records(
-        lambda n, name, text: (7, name, f"2024-03-01T12:0{n}:00.0000000+00:00", text, "", ""),
-    ))),
     "ChatLab": ("a.json", {"chatlab": {"version": "0.0.2"}, "meta": {"name": "阿泽"}, "messages": records(
         lambda n, name, text: {"sender": "1", "accountName": name, "timestamp": 1709265600 + n, "type": 0, "content": text},
         {"sender": "1", "accountName": "阿泽", "timestamp": 1709269999, "type": 1, "content": "pic.jpg"},
@@ -184,12 +163,9 @@ EXPORTS = {
     ),
     "WhatsApp, iPhone": ("a.txt", lines("[3/1/24, 12:0{n}:00 PM] {name}: {text}\n") + "\u200e[3/1/24, 12:09:00 PM] 阿泽: \u200eimage omitted\n"),
     "WhatsApp, German": ("a.txt", lines("31.12.23, 21:15 - {name}: {text}\n") + '31.12.23, 21:17 - 阿泽 hat die Gruppe in "a: b" umbenannt\n'),
-    "WhatsApp, Korean": ("a.txt", lines("[2023. 12. 31. 오후 9:15:10] ~ {name}: {text}\n")),
     "WhatsApp, Arabic": ("a.txt", lines("٣١\u200f/١٢\u200f/٢٠٢٣، ٩:١٥ م - {name}: {text}\n")),
-    "WhatsApp, Vietnamese": ("a.txt", lines("21:15, 31/12/2023 - {name}: {text}\n")),
     "LINE": ("a.txt", "[LINE] 与阿泽的聊天记录\n保存日期：2024/03/02 10:00\n\n2024/03/01（五）\n" + lines("12:0{n}\t{name}\t{text}\n")),
     "name: text": ("a.txt", lines("{name}：{text}\n")),
-    "name above text": ("a.txt", lines("{name}:\n{text}\n\n")),
     "messages of roles": ("a.json", {"messages": [
         {"role": "system", "content": "你是助手"},
         *records(lambda _, name, text: {"role": name, "content": [{"type": "text", "text": text}]}),
@@ -198,7 +174,6 @@ EXPORTS = {
     "dialogue": ("a.json", [{"dialogue_id": "d1", "dialogue": records(lambda _, name, text: {"speaker": name, "text": text})}]),
     "plain table": ("a.csv", table("speaker,text", TALK)),
     "plain table, semicolons, GB18030": ("a.csv", table("发送人,内容", TALK, ";").encode("gb18030")),
-    "plain table, UTF-16": ("a.csv", table("发送人,内容", TALK, "\t").encode("utf-16")),
     "separator line": ("a.csv", "sep=;\r\n" + table("发送人,内容", TALK, ";")),
     "title lines": ("a.csv", "与阿泽的聊天记录,,\n导出时间:,2024-03-02,\n" + table("发送人,时间,内容", [(a, "2024-03-01 12:00", b) for a, b in TALK])),
     "plain table with kinds": ("a.csv", table("发送人,类型,内容", [*((a, "文本", b) for a, b in TALK), ("阿泽", "视频", XML)])),
@@ -237,14 +212,11 @@ def test_xml_notices_and_quotes_are_no_words(read) -> None:
     assert turns(read("b.txt", quoted)) == [("我", "在吗"), ("阿泽", "在"), ("我", "截图了")]
     reply = QCE[1] | {"content": {"text": "[回复 小林: 然后呢]\n就这样"}}
     assert turns(read("c.json", [*QCE, reply, QCE[0] | {"recalled": True}]))[1][1].endswith("就这样")
-    edited = "12/31/23, 9:15\u202fPM - a: 在吗 <This message was edited>\n12/31/23, 9:16\u202fPM - b: 在\n"
-    assert turns(read("d.txt", edited)) == [("a", "在吗"), ("b", "在")]
 
 
 THINGS = [
-    "[图片: screenshot.png]", "[文件: trace.json]", "[语音 7秒]", "[语音消息 - 转文字失败]", "![图片](http://127.0.0.1/i/0)", "[视频号]",
-    "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]", "[语音通话]", "[引用消息]", "[转账|发送 ¥5.20]", "<Media omitted>",
-    "[動畫貼圖]", "【图片】", "[合并转发]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[红包]", "[表情]", "[位置: 人民广场]",
+    "[图片: screenshot.png]", "[语音 7秒]", "![图片](http://127.0.0.1/i/0)", "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]",
+    "[转账|发送 ¥5.20]", "<Media omitted>", "[動畫貼圖]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[位置: 人民广场]",
 ]  # fmt: skip
 
 
@@ -260,14 +232,10 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
     ("name", "content", "seen"),
     [
         ("a.txt", "Sender: 小林\nTime: 12:00\nMessage: 在吗\n\nSender: 阿泽\nTime: 12:01\nMessage: 在\n", "label"),
-        ("a.txt", "今天下了雨，我们没有出门。\n明天再说。\n", "今天下了雨"),
         ("a.csv", table("speaker,text", [("小林", text) for _, text in TALK]), "all 4 messages"),
         ("a.csv", table("speaker,text", [*TALK, ("阿泽", XML)]), "xml"),
-        ("a.csv", table("speaker,text", [("小林", "锟斤拷锟斤拷"), ("阿泽", "锟斤拷")]), "UTF-8"),
         ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
-        ("a.json", '{"a": 1', "not JSON"),
         ("a.csv", table("發送人,內容", [("小林", "這個週末我們還要練習嗎"), ("阿澤", "讓我想想，應該會吧")]).encode("big5"), "encoding=big5"),
-        ("a.xlsx", b"PK", "save it as CSV"),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_with_what_was_seen(name: str, content, seen: str, read) -> None:
@@ -288,17 +256,14 @@ def test_fields_name_what_no_layout_knows(read) -> None:
         "a.json", {name: [{"speaker": a, "text": b} for a, b in talk] for name, talk in spaced.items()}
     )
     assert [chat.name for chat in chats_read.chats] == ["甲乙", "甲乙 #2"]
-    for wrong in ("speaker", "who=x", "text="):
-        with pytest.raises(ChatError, match="part=column"):
-            readers.parse_fields(wrong)
+    with pytest.raises(ChatError, match="part=column"):
+        readers.parse_fields("who=x")
 
 
 def test_summaries_in_columns_need_no_model(read) -> None:
     rows = [(name, text, f"s{n}", f"e{n}", f"p{n}") for n, (name, text) in enumerate(TALK)]
     export = read("a.csv", table("speaker,text,S,E,Psi", rows))
     assert [m.summary.motivation for m in export.chats[0].messages] == ["p0", "p1", "p2", "p3"]
-    named = read("c.csv", table("speaker,text,x,E,Psi", rows), "scenario=x")
-    assert named.chats == export.chats
     labels = table("speaker,text,emotion", [(a, b, "joy") for a, b in TALK])
     assert read("b.csv", labels).chats[0].messages[0].summary is None, "a label is no summary"
 
@@ -314,8 +279,6 @@ def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:
     first, second = read("a.jsonl", lines).render({(0, 1): MEME}).decode().splitlines()
     assert first == '{"speaker": "a", "text": "在吗", "n": 1.50}'
     assert '"n": 1e3' in second and json.loads(second)["meme_id"] == "m1"
-    own = read("b.jsonl", lines).render({})
-    assert json.loads(own.decode().splitlines()[1])["meme_id"] == "mine", "nobody else's"
     text = "小林: 在吗\n[meme cat: haha.jpg]\n阿泽: 在\n小林: 好\n"
     assert "[meme cat: haha.jpg]" in read("a.txt", text).render({(0, 1): MEME}).decode()
 
@@ -335,8 +298,6 @@ def test_messages_without_a_time_leave_the_others_in_order(read) -> None:
     export = read("a.csv", table("time,speaker,text", untimed))
     texts = [TALK[0][1], TALK[1][1], "x", TALK[2][1], "", TALK[3][1]]
     assert [message.text for message in export.chats[0].messages] == texts
-    mixed = read("a.csv", table("time,speaker,text", [rows[0], rows[3], ("", "阿泽", "嗯"), rows[1]]))
-    assert [message.text for message in mixed.chats[0].messages] == [TALK[0][1], TALK[1][1], "嗯", TALK[3][1]]
 
 
 # --- dialogues of a run from a file
@@ -345,13 +306,8 @@ TOLD = {"scenario": "在聊天", "emotion": "开心", "motivation": "想笑"}
 OWN = {
     "dialogue_id": "chat-1",
     "turns": [
-        {"speaker": speaker, "text": text}
-        for speaker, text in (
-            ("小美", "到家了吗"),
-            ("阿强", "堵车"),
-            ("阿强", "还在桥上"),
-            ("小美", "那我先吃了"),
-        )
+        {"speaker": "小美" if n % 3 == 0 else "阿强", "text": text}
+        for n, text in enumerate(("到家了吗", "堵车", "还在桥上", "那我先吃了"))
     ],
     "summaries": [{"turn": turn, **TOLD} for turn in (2, 3, 4)],
 }
@@ -367,11 +323,7 @@ def load(path: Path, content, **settings):
 def test_who_speaks_first_is_a_and_messages_in_a_row_are_one_turn(tmp_path: Path) -> None:
     ((made,), taken) = load(tmp_path / "own.jsonl", [OWN])
     assert (made.kind, made.name_a, made.name_b, made.complete) == ("own", "小美", "阿强", True)
-    assert [(t.turn, t.speaker, t.text) for t in made.turns] == [
-        (1, "A", "到家了吗"),
-        (2, "B", "堵车 还在桥上"),
-        (3, "A", "那我先吃了"),
-    ]
+    assert [turn.text for turn in made.turns] == ["到家了吗", "堵车 还在桥上", "那我先吃了"]
     assert [(s.turn, s.speaker, s.scenario) for s in made.summaries] == [
         (2, "B", "在聊天"),
         (3, "A", "在聊天"),
@@ -402,8 +354,6 @@ def test_a_release_gives_the_dialogues_that_it_was_made_of(tmp_path: Path) -> No
     ("change", "what"),
     [
         ({"turns": [*OWN["turns"], {"speaker": "路人", "text": "让让"}]}, "'chat-1' has 3: 小美, 阿强, 路人"),
-        ({"turns": [*OWN["turns"], {"speaker": "小美"}]}, "line 2: turns.4.text: Field required"),
-        ({"dialogue_id": "a/b"}, "dialogue_id 'a/b'"),
         ({"dialogue_id": "chat-0"}, "dialogue_id 'chat-0' must name one dialogue"),
         ({"summaries": []}, "2 turns in own.jsonl have no summary, and profile 'p' has no model"),
         ({"summaries": ["x"]}, "line 2: summaries.0: Input should be a valid dictionary"),
@@ -422,9 +372,8 @@ def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) ->
         profile = Profile(name="p").replace(dialogues=str(tmp_path / file))
         (lack,) = doctor.lacks(profile)
         assert lack.startswith("dialogues: ") and file in lack and what in lack and "\n" not in lack
-    for beside in ("n_news=5", "n_role_pairs=2", "scenarios_per_pair=3 news=x.jsonl"):
-        with pytest.raises(ProfileError, match=r"`dialogues` takes the place .* leave out "):
-            load_profile("example", parse_settings(f"dialogues=a.csv {beside}"))
+    with pytest.raises(ProfileError, match=r"`dialogues` takes the place .* leave out "):
+        load_profile("example", parse_settings("dialogues=a.csv scenarios_per_pair=3 news=x.jsonl"))
     own = load_profile("local", parse_settings("dialogues=a.csv n_news=0 n_dialogues=3")).dialogue
     assert (own.n_news, own.n_role_pairs) == (0, 0), "the profile's own numbers do not count"
 

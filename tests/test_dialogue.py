@@ -76,9 +76,7 @@ def test_f_news_and_f_role() -> None:
     assert "题1" in news.brief and "正文1" not in news.brief
     _, (role,), _, requests = write(["开会迟到"], 1, {})
     assert (role.dialogue_id, role.name_a, role.name_b) == ("role-R01-1", "上司", "下属")
-    assert all(f"{field}的话" in role.context for field in schemas.ScenarioDetails.model_fields), (
-        "all of Eq. 9"
-    )
+    assert [f for f in schemas.ScenarioDetails.model_fields if f"{f}的话" not in role.context] == [], "Eq. 9"
     assert "开会迟到" in role.context and "上司" in role.brief and "event的话" not in role.brief
     text = requests[0].messages[0].text
     assert all(word in text for word in ("上司", "下属", "认识", "甲说了算", "甲年长", "工作"))
@@ -90,11 +88,7 @@ def test_a_scenario_too_like_an_earlier_one_is_asked_for_anew_and_never_stands()
     lines = ["一", "像一", "也像一", "二", *alike, "三"]
     similar = {"像一": 0.95, "也像一": 0.81, "二": 0.8, **dict.fromkeys(alike, 0.9)}
     scenarios, _, (lost,), requests = write(lines, 4, similar)
-    assert [(s.scenario_id, s.scenario) for s in scenarios] == [
-        ("R01-1", "一"),
-        ("R01-2", "二"),
-        ("R01-4", "三"),
-    ]
+    assert [s.scenario_id + s.scenario for s in scenarios] == ["R01-1一", "R01-2二", "R01-4三"]
     assert scenarios[0].similarity is None and scenarios[1].similarity == pytest.approx(0.8)
     second = [r for r in requests if r.subject == "R01-2"]
     assert [r.sample for r in second] == [0, 1, 2], "recordings keep the tries apart"
@@ -105,7 +99,7 @@ def test_a_scenario_too_like_an_earlier_one_is_asked_for_anew_and_never_stands()
     assert "too like '一' (cosine 0.900)" in lost.reason
 
 
-@pytest.mark.parametrize(("n_dialogues", "n_news", "n_role"), [(1, 1, 0), (2, 1, 1), (9, 5, 4), (99, 95, 4)])
+@pytest.mark.parametrize(("n_dialogues", "n_news", "n_role"), [(9, 5, 4), (99, 95, 4)])
 def test_a_small_run_of_a_large_profile_takes_what_it_needs_in_turn(n_dialogues, n_news, n_role) -> None:
     sizes = {"n_news": 965, "n_role_pairs": 2, "scenarios_per_pair": 2, "n_dialogues": n_dialogues}
     profile = Profile(name="p").replace(**sizes)
@@ -227,16 +221,18 @@ def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, rea
 
 
 def test_a_summary_that_cannot_be_used_is_kept_as_unscored(tmp_path: Path) -> None:
-    def silent(end: str) -> ScriptedBackend:
-        return ScriptedBackend(
-            lambda r: "不会" if r.subject.endswith(end) and r.task == "summary" else scripted(r)
-        )
+    silent = [3]
 
-    (made,), _ = produce(tmp_path, silent("/3"), [START])
+    def answer(request: Request) -> str:
+        turn = int(request.subject.rsplit("/", 1)[1])
+        return "不会" if request.task == "summary" and turn in silent else scripted(request)
+
+    (made,), _ = produce(tmp_path, ScriptedBackend(answer), [START])
     assert [bool(s.unscored) for s in made.summaries] == [False, True, False]
     assert made.summaries[1].unscored.startswith("unusable: ") and made.summaries[1].scenario == ""
+    silent += [2, 4]
     with pytest.raises(NoText, match="no turn has a usable summary; the first: unusable"):
-        produce(tmp_path, silent(""), [START])
+        produce(tmp_path, ScriptedBackend(answer), [START])
 
 
 # --- one's own dialogues
@@ -296,18 +292,12 @@ TOLD = {
     "前面已经说过": "我那脚啊，差点连脚都抽",
     "谈到了任务本身": """抱歉，我之前的回答重复了前面的话 | 作为AI，我不能评价这个
         | 以下是修改后的回复： | 根据您的要求，重新回复如下 | 好的，我会注意避免重复
-        | 我重新说：今晚吃火锅吧 | 修改后：今晚吃火锅 | 回复：今晚吃火锅 | 我会扮演外婆继续聊
-        | 我会遵守规则，不用表情符号 | 很抱歉，我无法生成该内容 | Here is the revised reply:
-        | As an AI language model, I can't | 用户希望我写一句话 | 抱歉给您带来不便 | 改为：今晚吃面
-        | 这句话不超过25个字 | 作为外婆，我会说：今晚吃面""",
-    "": """那家店（楼下那家）关了 | 周三（15号）见 | 涨了5%（含税）了 | 看《（大）明》 | 3*4*5的箱子
-        | 他妈的** | 下午3:30见 | 比分2:3输了 | 选A：B不对 | 他说：“行” | 系统提示：密码错误 | 1~2天
-        | A股又跌了 | 甲方又改 | -5~-3度 | x_y坐标 | 啊？？ | 外婆说得对 | ——行吧--- | 行吧①好
-        | 行吧km²好 | 行吧3℃好 | 今晚不来了 | 我那脚啊，差点连脚都麻了 | 抱歉来晚了
-        | 不好意思刚看到，现在回复你 | 你刚才的回复我没看到 | 他上次的回答把我笑死
-        | 好的，我会注意安全的 | 甲方要求改第八版了 | 按照说明书装的 | 作为朋友我支持你
-        | 我是助理，不是保姆 | 方案又要修改，烦死 | 对不起，我说话重了 | 换个说法吧，太直接了
-        | 那我改成周六 | 他说不会重复收费 | 上一句你说啥 | 我无法回答，太难了 | 这句话你说过了""",
+        | 我重新说：今晚吃火锅吧 | 我会扮演外婆继续聊 | 很抱歉，我无法生成该内容
+        | Here is the revised reply: | As an AI language model, I can't | 这句话不超过25个字""",
+    "": """那家店（楼下那家）关了 | 涨了5%（含税）了 | 3*4*5的箱子 | 下午3:30见 | 选A：B不对 | 他说：“行”
+        | 系统提示：密码错误 | 甲方又改 | -5~-3度 | 外婆说得对 | 行吧km²好 | 我那脚啊，差点连脚都麻了
+        | 不好意思刚看到，现在回复你 | 他上次的回答把我笑死 | 好的，我会注意安全的 | 甲方要求改第八版了
+        | 作为朋友我支持你 | 我是助理，不是保姆 | 对不起，我说话重了 | 我无法回答，太难了""",
 }
 
 

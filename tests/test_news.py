@@ -79,8 +79,7 @@ def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:
     with pytest.raises(NewsError, match="needs 6 news items, but the feeds gave 5"):
         news.load_news(profile.replace(n_news=6))
     large = profile.replace(n_news=965, n_role_pairs=9, n_dialogues=10)
-    assert news.load_news(large) == items, "ten dialogues start from five of them"
-    assert "5 of 5 news items" in news.collect_for(large)
+    assert "5 of 5 news items" in news.collect_for(large), "ten dialogues start from five of them"
 
 
 def test_good_and_bad_feeds_side_by_side(site: Site, tmp_path: Path) -> None:

@@ -95,10 +95,8 @@ def test_tables_hold_each_model_beside_its_own_row(tmp_path: Path, monkeypatch) 
     assert row["value"] == pytest.approx(ranks.hits(1).mean()) and row["low"] < row["value"] < row["high"]
     assert two.loc[("ALIGN-base", "T2M"), "note"] == "not computed here: ALIGN is not here"
     assert "mtrclip.baselines" in two.loc[("CLIP-ViT-B/32", "M2T"), "note"]
-    three = TABLES.paper_table(3, measured).set_index(["model", "text", "measure"])
-    assert len(three) == 32 and three.loc[("Fine-tuned CLIP", "title", "Mean"), "value"] > 0
-    assert np.isnan(three.loc[("Fine-tuned CLIP", "image_caption", "R@1"), "value"])
-    shown = TABLES.printed_table(three.reset_index(), "measure", ["R@1", "R@10"])
+    three = TABLES.paper_table(3, measured)
+    shown = TABLES.printed_table(three, "measure", ["R@1", "R@10"])
     assert len(shown) == 8 and shown["R@1 paper"][0] == 0.68 and shown["R@1 here"].str.contains("–|\\[").all()
 
     def no_items(_: Run) -> list[RetrievalItem]:
@@ -130,7 +128,6 @@ def test_what_is_read_and_computed_at_a_time_follows_the_machine() -> None:
         (None, 1 << 60, 16, (0, 8)),  # a CPU
         (139 << 30, 64 << 30, 16, (8, 128)),  # H200
         (78 << 30, 64 << 20, 16, (0, 64)),  # H100 in a container with little shared memory
-        (8 << 30, 64 << 30, 2, (1, 1)),
     ):
         machine = card, shared, cores
         assert TABLES.workload(model, MtrclipSettings(), 2048, machine) == expected

@@ -19,7 +19,6 @@ from scripted import ScriptedBackend
 from template_world import FIVE, STEPS, TEMPLATES, record
 
 from memecmd_utils import fetch
-from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.files import paths
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import normalise
@@ -61,7 +60,7 @@ def test_data_sets_are_read_as_released_and_nobody_who_made_a_meme(tmp_path: Pat
     assert template_world.AUTHOR not in table.to_string()
     first = table[table["template"] == "Sad-Kettle"].iloc[0]
     assert (first["meme_id"], first["position"], len(first["captions"])) == ("sa00012", 0, 2)
-    info, train = (made["published"] / "data" / name for name in ("50_template_info.json", "train_x.json"))
+    train = made["published"] / "data" / "train_x.json"
     twice = template_world.annotated("Sad-Kettle", record("Sad-Kettle", 11), "x")
     train.write_text(json.dumps([twice, {"type": "x"}]), encoding="utf-8")
     memes, published, about, blank = data_sets.read_cm50(made["published"])
@@ -76,22 +75,17 @@ def test_data_sets_are_read_as_released_and_nobody_who_made_a_meme(tmp_path: Pat
     assert (first.image, first.text) == ("memes_0.png", '"so')
     assert data_sets.read_labels(labels)["memes_0"] == ["allusion", "anthrop"]
 
-    bad = [{"url": None}, {"url": "https://imgflip.com/"}, {"metadata": {"views": "2K", "img-votes": "1"}}]
-    broken = [record("Sad-Kettle", n) | change for n, change in enumerate([{}, *bad])]
+    bad = [{}, {"url": "https://imgflip.com/"}, {"metadata": {"views": "2K", "img-votes": "1"}}]
+    broken = [record("Sad-Kettle", n) | change for n, change in enumerate(bad)]
     file = made["imgflip"] / "dataset" / "memes" / "Sad-Kettle.json"
     file.write_text(json.dumps(broken), encoding="utf-8")
     assert len(data_sets.read_records(made["imgflip"])) == 5 * 14 + 1
     told = capsys.readouterr().out
-    assert "Sad-Kettle.json: 3 records cannot be read, the first is record 2" in told
+    assert "Sad-Kettle.json: 2 records cannot be read, the first is record 2" in told
     assert "train_x.json: 1 records cannot be read" in told
     labels.write_text(labels.read_text().replace("1", "2"))
-    info.unlink()
-    for read, place, words in (
-        (data_sets.read_cm50, made["published"], "holds no 50_template_info.json"),
-        (data_sets.read_labels, labels, "a cell is not 0 or 1"),
-    ):
-        with pytest.raises(data_sets.DataSetError, match=words):
-            read(place)
+    with pytest.raises(data_sets.DataSetError, match="a cell is not 0 or 1"):
+        data_sets.read_labels(labels)
 
 
 def test_pictures_are_fetched_once_and_only_what_is_one(tmp_path: Path, monkeypatch) -> None:
@@ -109,9 +103,6 @@ def test_pictures_are_fetched_once_and_only_what_is_one(tmp_path: Path, monkeypa
     monkeypatch.setattr(fetch, "Client", client)
     named = ({"meme_id": n, "url": f"https://x.org/{n}"} for n in ("a", "gone", "page", "b"))
     memes, folder = [MEME.model_copy(update=change) for change in named], tmp_path / "pictures"
-    monkeypatch.setenv("MEMECMD_OFFLINE", "1")
-    offline = data_sets.fetch_pictures(memes, folder, 9)
-    assert offline == {"there": 0, "fetched": 0, "not asked for": 4}
     for name in fetch.OFFLINE:
         monkeypatch.delenv(name, raising=False)
     counts = data_sets.fetch_pictures(memes, folder, 3)
@@ -171,7 +162,6 @@ def test_the_rule_that_made_a_sample_explains_it_best() -> None:
     assert evidence.iloc[0]["deviance"] == pytest.approx(deviance)
     edges = METHOD.rule_edges(table, sample, TemplateRule(), len(kept)).set_index("quantity")
     assert edges.loc["votes", "smallest"] == 6 and edges.loc["votes", "chance"] < 1e-6
-    assert edges.loc["boxes", "below"] == 0
 
 
 @pytest.mark.corpora
@@ -216,15 +206,10 @@ def test_prompts_have_what_their_rows_say() -> None:
         prompts.prompt("three_step_critical")
 
 
-def test_devices_are_mapped_as_table_12_has_them() -> None:
-    assert prompts.known(["Irony.", "none", "humor", "irony"]) == ["irony"]
+def test_replies_give_the_fields_of_a_reading_and_devices_the_labels_of_figmemes() -> None:
     words = ["sarcasm", "simile", "hyperbole", "antithesis", "oxymoron", "anthrop", "nonsense"]
     assert prompts.to_figmemes(words) == ["exaggeration", "irony", "anthrop", "metaphor", "contrast"]
-    named = {label for label in prompts.TABLE_12.values() if label}
-    assert named == set(data_sets.FIGMEMES_LABELS) and len(prompts.DEVICES) == 24
 
-
-def test_replies_give_the_fields_of_a_reading() -> None:
     def fields(said: dict, schema: type) -> dict:
         return structured(Reply(text=json.dumps(said)), schema).fields()
 
@@ -236,9 +221,7 @@ def test_replies_give_the_fields_of_a_reading() -> None:
     assert fields(STEPS, prompts.ThreeStep12Reply) == {"literary_devices": ["irony"]}, "refuted"
     bad = [
         (FIVE | {"emotion word": "glee"}, prompts.FiveTasksReply),
-        (FIVE | {"meaning of the meme": "too short"}, prompts.FiveTasksReply),
         (STEPS | {"extraction of answer": ["irony", "metaphor"]}, prompts.ThreeStep12Reply),  # not compared
-        (STEPS, prompts.BaselineReply),
     ]
     for said, schema in bad:
         with pytest.raises(UnusableReply):
@@ -301,13 +284,12 @@ ROWS = {
 }  # fmt: skip
 
 
-def test_the_nearest_template_is_matched_and_checked(monkeypatch, capsys) -> None:
+def test_the_nearest_template_is_matched_and_checked(monkeypatch) -> None:
     """Two memes and two templates, by made-up vectors and LPIPS."""
     memes = [("near", Path("near.png"), "says", "title"), ("far", Path("far.png"), "else", "else")]
     templates = [(t, Path(f"{t}.png"), f"about {t}", "") for t in ("cat", "dog")]
     both = [pd.DataFrame(side, columns=METHOD.INSTANCE) for side in (memes, templates)]
-    known = METHOD.match.__globals__
-    monkeypatch.setitem(known, "lpips_distances", lambda pairs: np.full(len(pairs), 0.25))
+    monkeypatch.setitem(METHOD.match.__globals__, "lpips_distances", lambda pairs: np.full(len(pairs), 0.25))
     done = METHOD.match(*both, Encoder(ROWS))
     pairs = done.set_index(["instance", "way"])
     sides = np.hstack([ROWS["near"], ROWS["says"]]), np.hstack([ROWS["cat"], ROWS["about cat"]])
@@ -322,16 +304,6 @@ def test_the_nearest_template_is_matched_and_checked(monkeypatch, capsys) -> Non
     assert counts.loc["confirmed by a look at each", "paper"] == "another model: none"
     assert METHOD.match_counts(done, "memecap", METHOD.PAPER_CLIP)["paper"].iloc[-1] == 42
 
-    def no_weights(pairs: list) -> np.ndarray:
-        raise ModelMissing("LPIPS is not here")
-
-    monkeypatch.setitem(known, "lpips_distances", no_weights)
-    missing = METHOD.match(*both, Encoder(ROWS))
-    assert capsys.readouterr().out == "not computed here: LPIPS is not here\n"
-    assert not missing["kept"].any() and missing["near"].sum() == done["near"].sum()
-    counts = METHOD.match_counts(missing, "memecap", "x")
-    assert counts.loc["pairs of both ways", "pairs"] == NOT_COMPUTED
-
 
 # --- metrics and tables -------------------------------------------------------------------------------
 
@@ -342,9 +314,7 @@ def test_modes_pair_predictions_and_references_as_the_paper_does() -> None:
     said, refs = [["a", "b"], ["c"]], [["r", "s"], ["t"]]
     assert METHOD.expand("extended", said, refs)[0] == ["a", "a", "b", "b", "c"]
     assert METHOD.expand("concatenated", said, refs)[1] == [["rs"], ["rs"], ["t"]]
-    assert METHOD.expand("multi-reference", said, refs)[1] == [["r", "s"], ["r", "s"], ["t"]]
     assert METHOD.expand("fully-concatenated", said, refs) == (["a b", "c"], [["r s"], ["t"]])
-    assert METHOD.score("ChrF", "fully-concatenated", [["a"]], [["r"]], CHOSEN) == ("", "")
     assert METHOD.score("ROUGE-L", "extended", [["a b"]], [["a b", "c"]], CHOSEN) == ("0.500", "")
     cell, note = METHOD.score("BERTScore", "extended", said, refs, CHOSEN)
     assert cell == NOT_COMPUTED and "cm50.metrics.bertscore" in note
