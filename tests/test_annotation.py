@@ -60,14 +60,11 @@ def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() ->
         same = request.subject in ("m1", "m4") and not mended
         return dumps(FOUR | {"s_minus": "约饭。"} if same else FOUR)
 
-    backend = ScriptedBackend(answer)
-    done = annotate(backend)
+    done = annotate(ScriptedBackend(answer))
     assert tries == {"m0": 1, "m1": 4, "m2": 1, "m3": 1, "m4": 5, "m5": 1}
     assert [a.meme_id for a in done if a.unscored] == ["m4"] and not done[4].usable
     assert done[4].unscored == "violations: s_minus 和 s_plus 说的一样，四项要各说各的"
     assert (done[4].s_plus, done[4].s_minus, done[1].s_minus) == ("", "", "追悼会")
-    shown = [r.messages[-1].text for r in backend.requests if r.subject == "m4"]
-    assert "说的一样" in shown[3] and shown[0] == shown[2] != shown[3]
 
 
 def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture() -> None:

@@ -21,7 +21,7 @@ from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.types import EndpointError, Reply, Request
+from memecmd_utils.llm.types import Reply, Request
 from memecmd_utils.schemas import TOPICS, Dialogue
 from memecmd_utils.settings import Profile, ProfileError
 
@@ -146,10 +146,6 @@ def scripted(request: Request) -> str:
     return SAID[int(request.subject.rsplit("/", 1)[1]) - 1]
 
 
-def named(*names: str) -> list[schemas.ColdStart]:
-    return [START.model_copy(update={"dialogue_id": name}) for name in names]
-
-
 def produce(folder: Path, backend, starts, run=llm_chat.run, profile: Profile = PROFILE):
     """The dialogues that `generate` wrote, and those that stopped."""
     dialogues, stopped = run(dialogue.generate(starts, Chat(backend), profile, folder))
@@ -158,32 +154,25 @@ def produce(folder: Path, backend, starts, run=llm_chat.run, profile: Profile = 
 
 
 class Slow(ScriptedBackend):
-    """Takes seconds, by task; notes when each reply was there. Raises a fault for the request `broken`."""
+    """A second for an utterance, ten for a summary; notes when each reply was there."""
 
-    def __init__(self, utterance_s=1.0, summary_s=3.0, broken="") -> None:
+    def __init__(self) -> None:
         super().__init__(scripted)
-        self._takes = {"utterance": utterance_s, "summary": summary_s}
-        self.broken, self.broke_at = broken, float("inf")
-        self.sent: list[float] = []
         self.came: dict[str, float] = {}
 
     async def complete(self, request: Request) -> Reply:
-        self.sent.append(fast_time.now())
-        if f"{request.task} {request.subject}" == self.broken:
-            self.broke_at = fast_time.now()
-            raise EndpointError("the key was taken back")
-        await asyncio.sleep(self._takes[request.task])
+        await asyncio.sleep({"utterance": 1.0, "summary": 10.0}[request.task])
         self.came[f"{request.task} {request.subject}"] = fast_time.now()
         return await super().complete(request)
 
 
 def test_what_a_dialogue_says_of_itself_and_that_no_utterance_waits_for_a_summary(tmp_path: Path) -> None:
-    backend = Slow(1.0, 10.0)
+    backend = Slow()
     (made,), _ = produce(tmp_path, backend, [START], fast_time.run)
     assert [backend.came[f"utterance news-1/{t}"] for t in range(1, 5)] == [1.0, 2.0, 3.0, 4.0]
     assert [backend.came[f"summary news-1/{t}"] for t in range(2, 5)] == [11.0, 12.0, 13.0]
-    assert [(t.turn, t.speaker) for t in made.turns] == [(1, "A"), (2, "B"), (3, "A"), (4, "B")]
-    assert [(s.turn, s.speaker) for s in made.summaries] == [(2, "B"), (3, "A"), (4, "B")]
+    places = [[(part.turn, part.speaker) for part in parts] for parts in (made.turns, made.summaries)]
+    assert places == [[(1, "A"), (2, "B"), (3, "A"), (4, "B")], [(2, "B"), (3, "A"), (4, "B")]]
     assert made.complete and made.title == "题" and made.source == "scripted"
     for turn in made.turns:
         phase = f"utterance_{phase_of(turn.turn)}"
@@ -193,30 +182,21 @@ def test_what_a_dialogue_says_of_itself_and_that_no_utterance_waits_for_a_summar
     assert produce(tmp_path, ScriptedBackend(scripted), [START])[0] == [made]
 
 
-@pytest.mark.parametrize("broken", ["utterance d1/3", "summary d1/3"])
-def test_a_fault_of_the_endpoint_ends_all_at_once_and_leaves_no_half_file(broken: str, tmp_path) -> None:
-    backend = Slow(broken=broken)
-    with pytest.raises(EndpointError, match="taken back"):
-        produce(tmp_path, backend, named(*(f"d{n}" for n in range(50))), fast_time.run)
-    assert list(tmp_path.iterdir()) == []
-    assert max(backend.sent) == backend.broke_at
-    assert len(backend.came) == len(backend.sent) - 1, "what was under way came home"
-
-
 REFUSED = Reply(text="", refusal=True)
 
 
 @pytest.mark.parametrize(("bad", "reason"), [(REFUSED, "refusal after 5 "), ("……", "unusable after 5 ")])
 def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, reason, tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda r: bad if r.subject == "d2/3" else scripted(r))
-    whole, (left,) = produce(tmp_path, backend, named("d1", "d2", "d3"))
+    starts = [START.model_copy(update={"dialogue_id": name}) for name in ("d1", "d2", "d3")]
+    whole, (left,) = produce(tmp_path, backend, starts)
     assert [d.dialogue_id for d in whole] == ["d1", "d3"] and all(d.complete for d in whole)
     assert (left.dialogue_id, left.turn) == ("d2", 3) and left.reason.startswith(reason)
     assert [turn.text for turn in left.turns] == SAID[:2]
     assert files.read_jsonl(tmp_path / "unfinished.jsonl", schemas.Unfinished) == [left]
     before = (tmp_path / "dialogues.jsonl").read_bytes()
     with pytest.raises(NoText, match=f"no dialogue came to its end; the first: d2, turn 3: {reason}"):
-        produce(tmp_path, backend, named("d2"))
+        produce(tmp_path, backend, starts[1:2])
     assert (tmp_path / "dialogues.jsonl").read_bytes() == before, "an older file stays"
 
 
@@ -309,9 +289,3 @@ def test_a_broken_rule_is_named_and_ordinary_chat_breaks_none(rule: str) -> None
         if not (any(rule in one for one in told) if rule else told == []):
             wrong[text] = told
     assert wrong == {}
-
-
-def test_a_beginning_may_come_again_after_six_turns() -> None:
-    away = ("今天好热", *(f"{word}一句别的话" for word in "甲乙丙丁戊己"))
-    assert violations("今天不来了", away[:6], 25) and violations("今天不来了", away, 25) == []
-    assert not dialogue.is_copy("好", "好的") and not dialogue.is_copy("abcd", "abce")
