@@ -59,7 +59,8 @@ def plan(
     ordered = [item for item in chain(*zip_longest(*by_topic)) if item]
     if n_news > len(ordered):
         raise ProfileError(
-            f"the run needs {n_news} news items, and there are {len(ordered)}: lower n_news or n_dialogues"
+            f"the run needs {n_news} news items, and there are {len(ordered)}: lower n_news or n_dialogues, "
+            "or collect more (`make collect-news` on later days, from more feeds)"
         )
     each = profile.dialogue.scenarios_per_pair
     scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
@@ -492,8 +493,6 @@ def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequenc
 
     Of several attempts the one that breaks the fewest rules is kept.
     """
-    if not bare(text):
-        return ["空的回复"]
     broken = []
     if len(text) > max_chars:
         broken.append(f"太长（{len(text)}字，最多{max_chars}字）")

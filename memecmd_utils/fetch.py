@@ -204,14 +204,13 @@ def unpack(archive: Path, folder: Path) -> int:
     """Unpack the images of a zip archive below a folder; returns how many there are. Raises `SourceError`."""
     try:
         with zipfile.ZipFile(archive) as source:
-            entries = [e for e in source.infolist() if Path(e.filename).suffix.lower() in pictures.EXTENSIONS]
-            for entry in tqdm(entries, desc=archive.name, unit="file"):
-                source.extract(entry, folder)  # which leads no name out of the folder
+            names = [name for name in source.namelist() if Path(name).suffix.lower() in pictures.EXTENSIONS]
+            source.extractall(folder, names)  # which leads no name out of the folder
     except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise SourceError(f"{archive} cannot be unpacked ({error}); what was unpacked is kept") from error
-    if not entries:
+    if not names:
         raise SourceError(f"{archive.name} contains no image")
-    return len(entries)
+    return len(names)
 
 
 # --- the second paper's data sets -----------------------------------------------------------------------
