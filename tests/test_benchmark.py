@@ -82,17 +82,14 @@ def test_turns_hold_nothing_of_the_turn_itself(made: Benchmark) -> None:
 
 
 def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchmark) -> None:
-    sums: dict[tuple[str, str], int] = {}
-    for grade in (g for batch in made_split().truth.batches.values() for g in batch):
-        key = f"{grade.dialogue_id}/{grade.turn}", grade.meme_id
-        sums[key] = sums.get(key, 0) + grade.grade
-    found = {(q, m): score for q, m, score in made.qrels.itertuples(index=False)}
-    assert found == {key: score for key, score in sums.items() if not key[0].endswith("/6")}
+    means = made_split().truth.means
+    found = {(turn, meme): score for turn, meme, score in made.qrels.itertuples(index=False)}
+    assert found == {(f"{name}/{turn}", meme): 2 * mean for (name, turn), memes in means.items()
+                     for meme, mean in memes.items() if turn != 6}  # fmt: skip
     assert made.judgements["batch"].value_counts().to_dict() == {"pool": 8 * 5 * 12, "learned": 8 * 5 * 2}
     assert len(made.asked) == 8 * 4 and len(made.turns) == 8 * 5
-    chats = [made_up.dialogue("a b"), made_up.dialogue("a_b")]
     with pytest.raises(BenchmarkError, match="differ only in spaces"):
-        benchmark.build(Split("made", chats, {}, []))
+        benchmark.build(Split("made", [made_up.dialogue("a b"), made_up.dialogue("a_b")], {}, []))
 
 
 @pytest.mark.parametrize(
@@ -148,9 +145,8 @@ def test_a_table_has_every_system_with_interval_and_test(made: Benchmark, run: R
 
 def trec(one: Benchmark, path: Path, **cells: str) -> Path:
     """A run file of every turn; `cells` change the fifth line."""
-    names = ("turn", "q0", "meme", "rank", "score", "tag")
     rows = [
-        dict(zip(names, (turn, "Q0", meme, str(rank), str(-rank), "x"), strict=True))
+        {"turn": turn, "q0": "Q0", "meme": meme, "rank": str(rank), "score": str(-rank), "tag": "x"}
         for turn in one.asked["id"]
         for rank, meme in enumerate(IDS)
     ]
@@ -189,10 +185,8 @@ def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tm
 
 def test_a_run_file_may_abstain(made: Benchmark, run: Run, tmp_path: Path) -> None:
     """At every second turn it names the best meme, at the others none: half the turns, all of them hits."""
-    lines = [
-        f"{turn} Q0 {meme if place % 2 else benchmark.NONE} 1 1 x"
-        for place, (turn, meme) in enumerate((t, max(k, key=k.get)) for t, k in made.relevant.items())
-    ]
+    best = [(turn, max(known, key=known.get)) for turn, known in made.relevant.items()]
+    lines = [f"{t} Q0 {m if n % 2 else benchmark.NONE} 1 1 x" for n, (t, m) in enumerate(best)]
     path = tmp_path / "mine.trec"
     path.write_text("\n".join(lines), encoding="utf-8")
     benchmark.score([made], run, [str(path)])

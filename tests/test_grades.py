@@ -27,16 +27,14 @@ def read(folder: Path, data: str | bytes) -> list[tuple]:
 
 
 SAME = {
-    "BOM": b"\xef\xbb\xbf" + PLAIN.encode(),
-    "UTF-16": PLAIN.encode("utf-16"),
-    "Unicode text": PLAIN.replace(",", "\t").encode("utf-16"),
-    "semicolons": "sep=;\n" + PLAIN.replace(",", ";"),
-    "case and order": "Grade,Turn,Meme_ID,DIALOGUE_ID\n2,2,m1,news-a-1\n0,2,m2,news-a-1\n1,3,m1,news-a-1",
-    "CRLF and blank rows": PLAIN.replace("\n", "\r\n") + "\r\n,,,\r\n",
-    "an index and another column": "".join(
-        f"{n},{line},好\n" if n else f",{line},words\n" for n, line in enumerate(PLAIN.splitlines())
+    "BOM, CRLF and blank rows": b"\xef\xbb\xbf" + (PLAIN.replace("\n", "\r\n") + "\r\n,,,\r\n").encode(),
+    "UTF-16 with tabs": PLAIN.replace(",", "\t").encode("utf-16"),
+    "semicolons, case and order": "sep=;\nGrade;Turn;Meme_ID;DIALOGUE_ID\n2;2;m1;news-a-1\n0;2;m2;news-a-1\n"
+    "1;3;m1;news-a-1",
+    "an index, another column and 2.0": "".join(
+        f"{n},{line.replace(',2,m', ',2.0,m')},好\n" if n else f",{line},words\n"
+        for n, line in enumerate(PLAIN.splitlines())
     ).encode("gb18030"),
-    "numbers with a point": PLAIN.replace(",2,m", ",2.0,m"),
 }
 
 
@@ -53,14 +51,7 @@ def test_means_are_grades_and_an_empty_cell_is_none(tmp_path: Path, capsys) -> N
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [
-        ("news-a-1,2,m1,3", "3"),
-        ("news-a-1,2,m1,good", "good"),
-        ("news-x-1,2,m1,1", "news-x-1"),
-        ("news-a-1,99,m1,1", "99"),
-        ("news-a-1,2,m9,1", "m9"),
-        ("news-a-1,2,m1,0", "already"),
-    ],
+    [("news-a-1,2,m1,good", "good"), ("news-a-1,99,m1,1", "99"), ("news-a-1,2,m1,0", "already")],
 )
 def test_what_cannot_be_right_is_refused_with_its_line(tmp_path: Path, line: str, why: str) -> None:
     with pytest.raises(StageOutputError, match=f"line 5: .*{why}"):

@@ -12,7 +12,7 @@ from scripted import ScriptedBackend
 
 from memecmd_utils import files, reranking, schemas
 from memecmd_utils.files import paths
-from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
+from memecmd_utils.llm.authored import AuthoredBackend, MissingText
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.reranking import RankedChat, choice_request
 
@@ -127,9 +127,3 @@ def test_an_authored_choice_names_its_meme_and_ends_the_shipped_run_where_that_i
         choices(authored(t4="m7"))
     made = choices(authored(t4="m7"), strict=False)
     assert [bool(choice.unscored) for choice in made] == [False, False, True, False, False]
-
-
-def test_the_example_has_a_choice_for_every_turn() -> None:
-    for folder in (paths.example, *(paths.example / name for name in ("untouched", "untouched_2"))):
-        known, turns = texts(folder), files.read_rows(folder / "summaries.jsonl")
-        assert all(("choice", f"{row['dialogue_id']}/{row['turn']}") in known for row in turns), folder

@@ -182,28 +182,21 @@ def test_a_claim_of_four_parts_is_as_its_worst_part(monkeypatch, data) -> None:
     assert last["mean"] == pytest.approx(-1, abs=0.1)
 
 
-def frame(*rows) -> pd.DataFrame:
-    """Specifications of (claim, embedder, gate, measure, state); the other choices do not matter."""
-    cells = [
-        (claim, embedder, "none", "+", "equal", "–", gate, "–", measure, 0.0, 0.0, 0.0, dialogues, state)
-        for dialogues, (claim, embedder, gate, measure, state) in enumerate(rows, 40)
-    ]
-    return pd.DataFrame(
-        cells, columns=["claim", *specification_curve.AXES, *specification_curve.ESTIMATE, "state"]
-    )
-
-
-WORLDS = frame(
-    (1, "one", "raw", "x", "clear"),
-    (1, "one", "raw", "y", "sign only"),
-    (1, "one", "standard", "x", "cannot tell"),
-    (1, "one", "standard", "y", "cannot tell"),
-    (1, "other", "raw", "x", "not"),
-    (1, "other", "raw", "y", "clearly opposite"),
-    (1, "other", "standard", "x", "clear"),
-    (1, "other", "standard", "y", "cannot tell"),
-    (7, "one", "raw", "z", "clear"),
+WORLDS = pd.DataFrame(
+    [
+        (1, "one", "raw", "x", "clear", 40),
+        (1, "one", "raw", "y", "sign only", 41),
+        (1, "one", "standard", "x", "cannot tell", 42),
+        (1, "one", "standard", "y", "cannot tell", 43),
+        (1, "other", "raw", "x", "not", 44),
+        (1, "other", "raw", "y", "clearly opposite", 45),
+        (1, "other", "standard", "x", "clear", 46),
+        (1, "other", "standard", "y", "cannot tell", 47),
+        (7, "one", "raw", "z", "clear", 48),
+    ],
+    columns=["claim", "embedder", "gate", "measure", "state", "dialogues"],
 )
+"""Specifications; the choices that they lack do not matter."""
 
 
 def test_shares_by_hand_and_what_matters_most() -> None:

@@ -14,9 +14,6 @@ from memecmd_utils.splits import Turns
 
 LINEAR_TURNS = 4
 """Turns after which the linear form has fallen back to theta0."""
-FORMS = ("form", "memes", "rate", "mean gap", "sd of gaps", "follow-ups", "mean grade", "judged")
-"""Columns of the first table, to which it adds a kappa with each marker."""
-FORM_DIFFERENCES = ("form", "minus", "measure", "difference", "clear", "dialogues")
 BASE = "exponential"
 
 
@@ -40,7 +37,8 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What each form does with Greedy's memes, and each form minus the exponential with an interval.
 
     `follow-ups` is the share of memes right after a turn with a meme, `mean grade` (0-2) that of Greedy's
-    memes, ungraded ones as 0; `judged` says how many were graded. Without grades both are nan.
+    memes, ungraded ones as 0; `judged` says how many were graded. Without grades both are nan. A kappa with
+    each marker says how far both send at the same turns.
     """
     rows, differences, measured = [], [], {}
     turns = [(d.dialogue_id, s.turn) for d in data.split.dialogues for s in d.summaries]
@@ -59,7 +57,7 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
     for form, rule in forms_of(data.profile).items():
         sent = data.gate(data.scores.max(axis=1), rule).sent
         gap, places = gaps(data, sent), {data.keys[row] for row in np.flatnonzero(sent)}
-        measured[form] = {
+        measured[form] = mine = {
             "follow-ups": mean(gap == 1, sent),
             "mean gap": mean(np.nan_to_num(gap), np.isfinite(gap)),
             "mean grade": mean(np.where(sent, values, 0.0), sent),
@@ -68,20 +66,19 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
         rows.append(
             {
                 "form": form, "memes": len(places), "rate": statistics.share(len(places) / len(turns)),
+                "mean gap": float(mine["mean gap"].value),
                 "sd of gaps": np.nanstd(gap) if np.isfinite(gap).any() else np.nan,
-                "judged": statistics.share(judged),
-                **{measure: float(got.value) for measure, got in measured[form].items()},
-                "follow-ups": statistics.share(measured[form]["follow-ups"].value),
+                "follow-ups": statistics.share(mine["follow-ups"].value),
+                "mean grade": float(mine["mean grade"].value), "judged": statistics.share(judged),
                 **{name: kappa(places, theirs) for name, theirs in markers.items()},
             }
         )  # fmt: skip
-        for measure, got in measured[form].items() if form != BASE else ():
-            gap_to_base = statistics.estimate(got.minus(measured[BASE][measure]), len(places))
-            row = {"form": form, "minus": BASE, "measure": measure, "difference": gap_to_base}
-            clear = gap_to_base.low > 0 or gap_to_base.high < 0
-            differences.append({**row, "clear": clear, "dialogues": gap_to_base.clusters})
-    columns = [*FORMS, *markers]
-    return pd.DataFrame(rows, columns=columns), pd.DataFrame(differences, columns=list(FORM_DIFFERENCES))
+        for measure, value in mine.items() if form != BASE else ():
+            got = statistics.estimate(value.minus(measured[BASE][measure]), len(places))
+            row = {"form": form, "minus": BASE, "measure": measure, "difference": got}
+            clear = got.low > 0 or got.high < 0
+            differences.append({**row, "clear": clear, "dialogues": got.clusters})
+    return pd.DataFrame(rows), pd.DataFrame(differences)
 
 
 def expected_repeats(top: np.ndarray) -> np.ndarray:
