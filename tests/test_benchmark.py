@@ -92,6 +92,14 @@ def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchm
         benchmark.build(Split("made", [made_up.dialogue("a b"), made_up.dialogue("a_b")], {}, []))
 
 
+def test_a_flagged_meme_is_in_no_benchmark() -> None:
+    split = made_split(dialogues=1)
+    notes = [a.model_copy(update={"unsafe": "hate" * (a.meme_id == "m03")}) for a in split.annotations]
+    built = benchmark.build(replace(split, annotations=notes))
+    assert len(built.memes) == len(IDS) - 1
+    assert "m03" not in {*built.memes["id"], *built.judgements["corpus-id"]}
+
+
 @pytest.mark.parametrize(
     ("given", "score"),
     [((1, 1, 1, 0), 1), ((2, 2, 1), 3), ((0.7, 1.4, 0.9), 2)],
