@@ -326,10 +326,9 @@ class PasteTab:
     def _choose(self) -> None:
         """Strategy `reranked`: the model chooses among the best memes under the knobs, or none."""
         (pasted, query), library, run = self._read(), self.library, self.library.run
-        best = retrieval.top_k(library.index, query, self.first.knobs().weights, reranking.depth(run.profile))
         lines = [*pasted.lines, (pasted.next_speaker, "")]
-        memes = reranking.candidate_ids(best, library.index)
-        ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), memes)
+        best = reranking.best_ids(library.index, query, self.first.knobs().weights, run.profile)
+        ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), best)
         with run.chat("chooser", "pasted_chat", at_once=1) as chat:
             chat.recordings = None  # its owner wants nobody to keep the chat
             picture = reranking.pictures(run, run)

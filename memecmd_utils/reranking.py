@@ -18,7 +18,7 @@ from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
 from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
-from memecmd_utils.retrieval import RERANKED, MemeIndex, Ranking, ScoredDialogue
+from memecmd_utils.retrieval import RERANKED, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Choice, ChoiceReply, Meme
 from memecmd_utils.settings import Profile
@@ -152,8 +152,11 @@ async def _choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: 
     return Choice(meme_id=chosen, reason=answer.value.reason, place=number, **about)
 
 
-def candidate_ids(ranking: Ranking, index: MemeIndex) -> list[list[str]]:
-    """The ranked memes of every turn by id; none at a turn that could not be ranked."""
+def best_ids(
+    index: MemeIndex, queries: np.ndarray, weights: Sequence[float], profile: Profile
+) -> list[list[str]]:
+    """The memes that come into question at every turn by id, the best first; none where it is not ranked."""
+    ranking = retrieval.top_k(index, queries, weights, profile.retrieval.rerank_k + SPARE)
     return [[index.meme_ids[meme] for meme in row if meme >= 0] for row in ranking.memes.tolist()]
 
 
@@ -161,7 +164,7 @@ def rank_chats(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Prof
     """Dialogues with the memes that come into question: the best of the paper's score at every turn."""
     chats, start = [], 0
     queries = np.concatenate([item.queries for item in scored])
-    best = candidate_ids(retrieval.top_k(index, queries, profile.retrieval.weights, depth(profile)), index)
+    best = best_ids(index, queries, profile.retrieval.weights, profile)
     for item in scored:
         dialogue = item.dialogue
         names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
@@ -192,11 +195,6 @@ def pictures(run: Run, asking: Run) -> Picture | None:
     if asking.profile.models.llm != "openai" or not asking.endpoint("chooser").vision:
         return None
     return lambda meme: data_url(run.read(meme.file).read_bytes())
-
-
-def depth(profile: Profile) -> int:
-    """How many memes of a turn are ranked."""
-    return profile.retrieval.rerank_k + SPARE
 
 
 def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:

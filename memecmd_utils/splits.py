@@ -100,15 +100,10 @@ def _dialogues(folder: Path) -> list[Dialogue]:
 def sample(dialogues: Sequence[Dialogue], n_memes: int, seed: int) -> list[Dialogue]:
     """All dialogues, or as many of them, drawn by seed, as keep turns times memes within `MOST_PAIRS`."""
     room = MOST_PAIRS // max(1, n_memes)
-    if sum(len(d.summaries) for d in dialogues) <= room:
-        return list(dialogues)
-    taken: set[str] = set()
-    for place in statistics.rng(seed, "sample of the studies").permutation(len(dialogues)):
-        room -= len(dialogues[place].summaries)
-        if room < 0 and taken:
-            break
-        taken.add(dialogues[place].dialogue_id)
-    return [d for d in dialogues if d.dialogue_id in taken]
+    drawn = statistics.rng(seed, "sample of the studies").permutation(len(dialogues))
+    turns = np.cumsum([len(dialogues[place].summaries) for place in drawn])
+    taken = drawn[: max(1, np.searchsorted(turns, room, side="right"))]
+    return [dialogues[place] for place in np.sort(taken)]
 
 
 def encoders_of(run: Run) -> dict[str, Encode]:
