@@ -428,20 +428,14 @@ def encode(image: Image.Image) -> bytes:
 SIGNS = ("α", "δ", "β", "γ")
 
 
-class Picture(NamedTuple):
-    """A small picture as a data URL, with its size in CSS pixels."""
+@dataclass(frozen=True)
+class ShownMeme:
+    """A meme in a chat: its picture as a data URL with its size in CSS pixels; `lines` stand beside it."""
 
+    meme_id: str
     url: str
     width: int
     height: int
-
-
-@dataclass(frozen=True)
-class ShownMeme:
-    """A meme in a chat; `lines` are written beside it."""
-
-    meme_id: str
-    picture: Picture
     caption: str
     lines: tuple[str, ...] = ()
     gloss: str = ""
@@ -467,19 +461,22 @@ class ShownTurn:
 
 
 @lru_cache(maxsize=1024)
-def small_picture(path: Path, side: int) -> Picture:
-    """A picture whose longest side has so many CSS pixels, drawn at 1.5 x for sharpness (6 kB at 120)."""
+def small_picture(path: Path, side: int) -> tuple[str, int, int]:
+    """Data URL, width and height of a picture whose longest side has so many CSS pixels.
+
+    It is drawn at 1.5 x for sharpness (6 kB at 120).
+    """
     with Image.open(path) as opened:
         share = side / max(opened.size)
-        size = [max(1, round(length * share)) for length in opened.size]
-        fine = [max(1, round(1.5 * length)) for length in size]
+        width, height = (max(1, round(length * share)) for length in opened.size)
+        fine = [max(1, round(1.5 * length)) for length in (width, height)]
         small = opened.convert("RGBA").resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return Picture(picture_url(on_ground(small), "JPEG", quality=82), *size)
+    return picture_url(on_ground(small), "JPEG", quality=82), width, height
 
 
 def shown_meme(meme: Meme, path: Path, side: int = 120, **further: Any) -> ShownMeme:
     """A meme as chats and cards show it; `further` fields of `ShownMeme`."""
-    return ShownMeme(meme.meme_id, small_picture(path, side), caption_of(meme), gloss=meme.gloss, **further)
+    return ShownMeme(meme.meme_id, *small_picture(path, side), caption_of(meme), gloss=meme.gloss, **further)
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,6 @@ from PIL import Image
 from memecmd_utils import drawing
 from memecmd_utils.drawing import (
     ChatSpec,
-    Picture,
     ShownMeme,
     ShownTurn,
     chat_from_dialogue,
@@ -101,12 +100,6 @@ def test_a_changed_picture_is_drawn_anew(tmp_path: Path) -> None:
 
 
 HOSTILE = "<script>alert('x')</script> \"onload=x' {{ 7*7 }} </div> &amp; <!--"
-PICTURE = Picture("data:image/jpeg;base64,AAAA", 60, 40)
-
-
-def shown_meme(**changes) -> ShownMeme:
-    values = {"meme_id": "m1", "picture": PICTURE, "caption": "先吃饭", "lines": ("T +0.2", "α +0.1")}
-    return ShownMeme(**values | changes)
 
 
 def parsed(html: str) -> ElementTree.Element:
@@ -116,7 +109,7 @@ def parsed(html: str) -> ElementTree.Element:
 
 
 def test_everything_shown_is_escaped() -> None:
-    hostile = shown_meme(meme_id=HOSTILE, caption=HOSTILE, lines=(HOSTILE, HOSTILE), gloss=HOSTILE)
+    hostile = ShownMeme(HOSTILE, "data:image/jpeg;base64,AAAA", 60, 40, HOSTILE, (HOSTILE, HOSTILE), HOSTILE)
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
     parts = [
         drawing.chat([turn]),
