@@ -163,13 +163,10 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     gates = run.load_json("gates.json")
     candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
     truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
-    chats = None
-    if records["dialogues"]:
-        chats = chat_payload(run, records, candidates, truth, numbers)
+    chats = chat_payload(run, records, candidates, truth, numbers)
     library = cards(records, run.read("memes.parquet").parent, chats)
-    if chats:
-        chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
-        _draw_teaching_chat(run, records)
+    chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
+    _draw_teaching_chat(run, records)
     values = {
         "run": run,
         "profile": run.profile,
@@ -379,13 +376,13 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 # --- The library: small pictures, each embedded once, with captions and annotations
 
 
-def cards(records: Records, folder: Path, chats: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def cards(records: Records, folder: Path, chats: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
 
     Their pictures lie below `folder`.
     """
     needed = set()
-    for chat in chats["dialogues"] if chats else ():
+    for chat in chats["dialogues"]:
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
         needed |= {row[0] for memes in rows for row in memes}
     others = [meme.meme_id for meme in records["memes"] if meme.meme_id not in needed]
