@@ -167,7 +167,7 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         chat = explorer.chat(view, knobs, memes, pictures)
         return HTML(f"{drawing.parts().styles()}{chat}{explorer.facts(view, knobs)}")
     first = DialogueTab(explorer, memes, pictures)
-    second = PasteTab(chats.Library(run, memes, index, chats.unrecorded(run, run)), first)
+    second = PasteTab(chats.Library(run, memes, index, chats.encoder(run, run, is_kept=False)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return widgets.VBox([widgets.HTML(drawing.parts().styles()), tabs])
 

@@ -71,18 +71,15 @@ def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tm
     run = made_chats.finished_run(monkeypatch, tmp_path)
     chats.open_library(run, run).queries([SUMMARY])
     auto = made_chats.finished_run(monkeypatch, tmp_path / "b", mode="auto")
-    chats.unrecorded(auto, auto)(["新的"], "query")
+    chats.encoder(auto, auto, is_kept=False)(["新的"], "query")
     assert not list(tmp_path.rglob("*.npz")), "neither in a replay nor where the panel asks"
     chats.open_library(auto, auto).queries([SUMMARY])
     assert list((tmp_path / "b" / "raw" / "recordings" / "made").rglob("*.npz"))
-    assert not list(tmp_path.rglob("*.keys.json")), "no part of the run, and never tracked with it"
 
 
 def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
     with pytest.raises(StageMissing, match="no run 'made-"):
         chats.library_run("", "made", "seed=99")
-    asking = chats.asking_run(run, "made", "seed=99", "chats")
-    assert (asking.name, asking.profile.seed) == ("made-chats", 99)
     annotations = run.write("annotations.parquet")
     pd.read_parquet(annotations).drop(columns="emotion").to_parquet(annotations)
     with pytest.raises(StageMissing, match=r"from another version .*emotion"):
@@ -249,9 +246,7 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
         asked = [body["messages"][-1]["content"] for body in server.bodies]
     assert memes_in(tmp_path / "o.csv") == ["", "m03", "", "m06"] and len(asked) == 3
     assert any("甲：说说 k3\n乙：好 k40\n丙：还有 k6" in text and "轮到甲" in text for text in asked)
-    recorded = [p.relative_to(tmp_path).as_posix() for p in (tmp_path / "raw").rglob("*.jsonl")]
-    assert recorded and all(p.startswith("raw/recordings/live/own_chats/") for p in recorded)
-    assert (tmp_path / "processed" / "made-chats" / "usage" / "own_chats.json").is_file()
+    assert list((tmp_path / "raw" / "recordings" / "live" / "own_chats").rglob("*.jsonl"))
     assert not (run.folder / "usage").exists(), "the finished run stays as it is"
 
 
@@ -259,7 +254,7 @@ def test_without_a_model_only_turns_with_a_summary_get_a_meme(run, tmp_path) -> 
     source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
     with pytest.raises(NoSummaryAgent, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
         chats.insert_file(source, tmp_path / "o.csv", "made")
-    assert not (tmp_path / "o.csv").exists() and not (tmp_path / "processed" / "made-chats").exists()
+    assert not (tmp_path / "o.csv").exists()
     rows = [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)]
     told = chats.insert_file(write_csv(source, rows), tmp_path / "o.csv", "made")
     assert memes_in(tmp_path / "o.csv") == ["", "", "m04"] and "1 turn without a summary" in told

@@ -38,7 +38,7 @@ def test_ranks_and_ties_are_those_of_brute_force() -> None:
     labels = {"pair": list(range(6)), "template": ["a", "a", "b", "b", "4", "c"]}
     assert set(ranks) == {(name, way) for name in labels for way in ("T2M", "M2T")}
     for name, right in labels.items():
-        for k in (1, 2, 5):
+        for k in (1, 5):
             assert ranks[name, "T2M"].hits(k) == pytest.approx(brute(texts, images, right, k), abs=0.03)
             assert ranks[name, "M2T"].hits(k) == pytest.approx(brute(images, texts, right, k), abs=0.03)
 

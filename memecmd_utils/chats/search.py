@@ -32,11 +32,16 @@ def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
-def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
-    """Vectors of texts by a run's embedder, or the one named, made now and not recorded.
+def encoder(run: Run, asking: Run, name: str | None = None, is_kept: bool = True) -> Encode:
+    """Texts and side to unit vectors by a run's embedder, or the one named; `asking` pays.
 
-    An endpoint is asked only if the mode of `asking` allows it, and `asking` pays.
+    New vectors are recorded where the run records, unless the texts are not to be kept. Else an endpoint is
+    asked only if the mode of `asking` allows it.
     """
+    if is_kept and run.profile.models.mode != "recorded":
+        stored = run.embedder(name)
+        asking.with_budget(stored.embedder)
+        return stored.encode
 
     @functools.cache
     def embedder() -> RecordedEmbedder:
@@ -48,15 +53,6 @@ def unrecorded(run: Run, asking: Run, name: str | None = None) -> Encode:
         return RecordedEmbedder(made, run.read_dirs)
 
     return lambda texts, side: embedder().encode(texts, side)
-
-
-def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
-    """Texts and side to unit vectors by a run's embedder, or the one named, on behalf of `asking`."""
-    if run.profile.models.mode == "recorded":
-        return unrecorded(run, asking, name)
-    stored = run.embedder(name)
-    asking.with_budget(stored.embedder)
-    return stored.encode
 
 
 @dataclass(frozen=True)
