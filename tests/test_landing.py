@@ -15,8 +15,8 @@ from memecmd_utils.files import StageOutputError
 from memecmd_utils.grades import GroundTruth
 from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme
-from memecmd_utils.splits import Split, Turns
+from memecmd_utils.schemas import Dialogue
+from memecmd_utils.splits import Split, Turns, splits_of_run
 from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Senders
 
@@ -133,15 +133,6 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
     assert row["choices"] == 2 * N_DIALOGUES == row["first quarter"] and row["p"] < 1e-6
 
 
-def test_sums_of_grades_leave_a_dialogue_s_own_out() -> None:
-    given = [made_up.grade(2, "m1", "g", 2, name="a"), made_up.grade(3, "m1", "g", 1, name="a"),
-             made_up.grade(2, "m1", "g", 1, name="b"), made_up.grade(2, "m2", "g", 2, name="b")]  # fmt: skip
-    means = grades.mean_grades(given)
-    found = grades.elsewhere(means, ["a", "a", "b", "new"], ["m1", "m2", "m3"], float)
-    assert found.tolist() == [[1, 2, 0], [1, 2, 0], [3, 0, 0], [4, 2, 0]]
-    assert grades.elsewhere(means, ["b"], ["m1"], lambda mean: mean >= 2).tolist() == [[1]]
-
-
 @pytest.fixture
 def graded(monkeypatch, tmp_path: Path):
     """A run with ten dialogues of each kind, and a table in which the meme of a turn's topic fits."""
@@ -178,7 +169,7 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     assert all(one.gate is None for one in (model.model, *model.folds)), "grades do not say when"
     assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
     landing.tabulate(run, landing.grade_run(run))  # nobody graded this run's memes but in the table
-    assert landing.saved_rankings(run, "example") is None and landing.quoted(run) == {}
+    assert landing.saved_rankings(run, "made") is None and landing.quoted(run) == {}
     few = path.read_text().splitlines()[:3]
     path.write_text("\n".join(few), encoding="utf-8")
     with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are 1 news"):
@@ -199,18 +190,12 @@ def test_turns_that_nobody_graded_have_no_part_in_a_fit(graded) -> None:
 
 
 def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:
-    run, _ = graded
-    dialogues = run.load(Dialogue)
-    given = [
-        Grade(source="made", dialogue_id=d.dialogue_id, turn=2, meme_id="m01", grader="g", grade=2)
-        for d in dialogues
-    ]
-    memes = {meme.meme_id: meme for meme in run.load(Meme)}
-    split = Split("example", dialogues, memes, run.load(Annotation), GroundTruth((), {"pool": given}))
-    monkeypatch.setattr(landing, "splits_of_run", lambda *_: [split])
+    run, path = graded
+    split = next(splits_of_run(run, path))
+    monkeypatch.setattr(landing, "splits_of_run", lambda _: [split])
     made_chats.placement_file(run.write(learned.FILE))
     landing.tabulate(run, landing.grade_run(run))
-    found, ids = landing.saved_rankings(run, "example")
-    assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(memes)
-    assert found["learned"].shape == (sum(len(d.summaries) for d in dialogues), len(ids))
-    assert landing.quoted(run)["placed"][0]["split"] == "example"
+    found, ids = landing.saved_rankings(run, "made")
+    assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(split.memes)
+    assert found["learned"].shape == (sum(len(d.summaries) for d in split.dialogues), len(ids))
+    assert landing.quoted(run)["placed"][0]["split"] == "made"

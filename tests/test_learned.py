@@ -20,8 +20,6 @@ from memecmd_utils.splits import Split, Turns
 
 DIMS, TURNS, MEMES = (6, 4), 5, 24
 NAMES = ("one", "two")
-FEW = {"PENALTIES": (3.0, 30.0), "GATE_STRENGTHS": (0.3,)}
-"""As many choices as made-up turns need."""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +57,18 @@ def changed(turns: Turns, **values) -> Turns:
     return other
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, values in FEW.items():
-        monkeypatch.setattr(learned, name, values)
+@pytest.fixture(scope="module", autouse=True)
+def few():
+    """As many choices as made-up turns need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learned, "PENALTIES", (3.0, 30.0))
+        patch.setattr(learned, "GATE_STRENGTHS", (0.3,))
+        yield
 
 
 @pytest.fixture(scope="module")
-def placement(turns: Turns) -> LearnedPlacement:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, values in FEW.items():
-            patch.setattr(learned, name, values)
-        return learned.learn(turns, NAMES)
+def placement(turns: Turns, few) -> LearnedPlacement:
+    return learned.learn(turns, NAMES)
 
 
 # --- Applied
