@@ -37,10 +37,6 @@ def may_fetch() -> bool:
     return not any(os.environ.get(name, "").strip().upper() in ("1", "ON", "YES", "TRUE") for name in OFFLINE)
 
 
-KEYS = {"cm50": "published"}
-"""Keys of the profile that are not called like their data set."""
-
-
 class Source(BaseModel):
     """One data set, as a list in `data/` has it."""
 
@@ -62,11 +58,8 @@ class Source(BaseModel):
     holds: dict[str, list[str]] = {}
     """What must be there: words, and patterns relative to its folder, of which any will do."""
     notes: str = ""
-
-    @property
-    def key(self) -> str:
-        """Its key in the profile and in `SET=`."""
-        return KEYS.get(self.name, self.name)
+    key: str = Field(default_factory=lambda values: values["name"])
+    """Its key in the profile and in `SET=`."""
 
     def how_to_provide(self) -> str:
         """How to bring the data set, and what it must hold."""
