@@ -43,14 +43,9 @@ def scripts(text: str) -> list[str]:
     return re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
 
 
-def markup(text: str) -> list[str]:
-    """The tags of a page, without what its scripts hold."""
-    return re.findall(r"<[^>]+>", re.sub(r"(<script[^>]*>).*?</script>", r"\1", text, flags=re.DOTALL))
-
-
-def written(folder, made, memes=MEMES) -> str:
+def written(folder, made) -> str:
     meme_files(folder)
-    people.write_page(folder / "form.html", made, memes, folder, by_models=True)
+    people.write_page(folder / "form.html", made, MEMES, folder, by_models=True)
     return (folder / "form.html").read_text(encoding="utf-8")
 
 
@@ -63,17 +58,9 @@ def test_the_page_gives_nothing_away_and_needs_nothing_from_outside(tmp_path) ->
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)[1]
     assert policy.startswith("default-src &#39;none&#39;") and "http" not in policy
     assert not re.search(r"https?://|fetch\(|XMLHttp|import\(|url\(", text)
-    assert not [tag for tag in markup(text) if re.search(r"\s(src|href|action)=", tag)]
+    outside = re.sub(r"(<script[^>]*>).*?</script>", r"\1", text, flags=re.DOTALL)
+    assert not re.search(r"<[^>]*\s(src|href|action)=", outside)
     assert "Language models wrote the chats" in text
-
-
-def test_data_stays_data(tmp_path) -> None:
-    made = form()
-    plain = written(tmp_path, made)
-    nasty = {name: one.model_copy(update={"text": NASTY}) for name, one in MEMES.items()}
-    text = written(tmp_path, form(of=dialogues(text=NASTY)), nasty)
-    assert markup(text) == markup(plain) and len(scripts(text)) == 2 and scripts(text)[1] == scripts(plain)[1]
-    assert not any(sign in scripts(text)[0] for sign in ("</", "<!--", "\u2028", "<script"))
 
 
 # --- answers
