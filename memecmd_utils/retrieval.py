@@ -200,10 +200,8 @@ def top_k(
     A float32 product (or `component_matrices` at hand, or the proposals of a library on disk) finds K + 16
     candidates; those that rounding may have put in a wrong place are scored again in float64, to nine digits.
     """
-    k = min(k, len(index.meme_ids))
-    if k < 1:
-        raise ValueError("top_k needs at least one meme and k >= 1")
-    n, parts = min(k + EXTRA, len(index.meme_ids)), []
+    k, n = (min(most, len(index.meme_ids)) for most in (k, k + EXTRA))
+    parts = []
     for start in range(0, max(1, len(queries)), TURNS_AT_ONCE):
         part = slice(start, start + TURNS_AT_ONCE)
         batch = queries[part]

@@ -82,8 +82,6 @@ def test_equation_24_top_k_with_ties_broken_by_id() -> None:
     assert [index.meme_ids[i] for i in got.memes[0]] == ["d", "b", "c"]
     assert got.scores[0] == pytest.approx([1, 0.6, 0.6], abs=1e-7)
     assert retrieval.top_k(index, queries, WEIGHTS, 9).memes.shape == (1, 4)
-    with pytest.raises(ValueError, match="k >= 1"):
-        retrieval.top_k(index, queries, WEIGHTS, 0)
 
 
 @QUICK
