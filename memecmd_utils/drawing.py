@@ -229,14 +229,6 @@ def text_width(text: str, size: int) -> int:
     return sum(round(font.getlength(run)) for run, font in _runs(text, size))
 
 
-def measure(size: int, text: str) -> float:
-    """Width at `size`, or half the width at twice the size where that is more.
-
-    Advances are whole pixels: at twice the size half a pixel shows, and a line is never thought too short.
-    """
-    return max(text_width(text, size), text_width(text, 2 * size) / 2)
-
-
 def write_line(
     image: Image.Image, where: tuple[int, int], text: str, size: int, fill: Colour, bold: bool = False
 ) -> None:
@@ -342,7 +334,7 @@ def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
             placed.append((bubble, picture, y))
             y += max(picture.height, AVATAR) + BETWEEN
         else:
-            lines = wrap(bubble.text, room, partial(measure, BODY))
+            lines = wrap(bubble.text, room, partial(text_width, size=BODY))
             placed.append((bubble, lines, y))
             y += max(len(lines) * LINE + 2 * PAD_Y, AVATAR) + BETWEEN
     height = max(y + FOOTER, MIN_HEIGHT)
@@ -355,7 +347,7 @@ def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     pen.rectangle((0, height - FOOTER, WIDTH, height), fill=BAR)
     pen.line((0, height - FOOTER, WIDTH, height - FOOTER), fill=RULE)
     _rounded(image, (50, height - FOOTER + 9, WIDTH - 90, height - FOOTER + 47), 5, FIELD)
-    title = wrap(spec.title, WIDTH - 2 * TITLE_MARGIN, partial(measure, TITLE))[0]
+    title = wrap(spec.title, WIDTH - 2 * TITLE_MARGIN, partial(text_width, size=TITLE))[0]
     write_line(image, ((WIDTH - text_width(title, TITLE)) // 2, middle + 6), title, TITLE, INK, bold=True)
     write_line(image, (22, 20), spec.clock, 14, INK, bold=True)
     signs = initials(bubble.name for bubble in spec.bubbles)
@@ -381,7 +373,7 @@ def _paint(image: Image.Image, bubble: Bubble, content: list[str] | Image.Image,
         x = x - GAP - content.width if right else x + AVATAR + GAP
         image.paste(content, (x, y), _mask(content.size, 5))
         return
-    width = max(math.ceil(max(measure(BODY, line) for line in content)), BODY) + 2 * PAD_X
+    width = max(*(text_width(line, BODY) for line in content), BODY) + 2 * PAD_X
     x = x - GAP - width if right else x + AVATAR + GAP
     fill, ink = BUBBLES[bubble.side]
     _rounded(image, (x, y, x + width, y + len(content) * LINE + 2 * PAD_Y), 6, fill)
