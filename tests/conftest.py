@@ -43,6 +43,14 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """The one whole run against a simulated endpoint that plants hostile text."""
+    import whole_pipeline
+
+    return whole_pipeline.shared(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def finished() -> Path:
     """This checkout with the finished example run, which is made where it is out of date."""
     root = Path(__file__).resolve().parents[1]

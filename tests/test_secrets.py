@@ -23,11 +23,6 @@ from memecmd_utils.settings import Endpoint
 ECHO = f"headers: {{'authorization': 'Bearer {KEY}', 'x-key': '{KEY}'}}"
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return whole_pipeline.shared(tmp_path_factory)
-
-
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, KEY)

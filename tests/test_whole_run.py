@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 import whole_pipeline
 from bs4 import BeautifulSoup
 from hypothesis import given
@@ -17,11 +16,6 @@ from memecmd_utils import files, schemas
 from memecmd_utils.llm import prompts
 
 FENCED = re.compile(r"<<<\n.*?\n>>>", re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Any:
-    return whole_pipeline.shared(tmp_path_factory)
 
 
 def test_the_whole_pipeline_ends_with_page_and_release(whole) -> None:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,14 @@ def starts(count: int) -> list[schemas.ColdStart]:
 
 def memes(count: int) -> list[schemas.Meme]:
     """Memes that all differ; there are no files of them."""
-    made = []
-    for n in range(1, count + 1):
-        name, size = f"m{n:05d}", {"width": 8, "height": 8}
-        hashes = {"sha256": f"{n:064x}", "phash": f"{n:016x}"}
-        texts = {"text": f"第{n}张图上的字", "text_source": "known", "picture_note": f"一只猫第{n}次伸懒腰"}
-        about = {"meme_id": name, "file": f"{name}.png", "origin": "simulated", "source": "simulated"}
-        made.append(schemas.Meme(**about, **texts, **hashes, **size))
-    return made
+    of_all = {"width": 8, "height": 8, "origin": "simulated", "source": "simulated"}
+    return [
+        schemas.Meme(
+            meme_id=f"m{n:05d}", file=f"m{n:05d}.png", sha256=f"{n:064x}", phash=f"{n:016x}",
+            text=f"第{n}张图上的字", text_source="known", picture_note=f"一只猫第{n}次伸懒腰", **of_all,
+        )
+        for n in range(1, count + 1)
+    ]  # fmt: skip
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
@@ -62,12 +62,11 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 
 
 def command(
-    root: Path, *arguments: str, profile: str = "example", settings: str = "", launcher: Sequence[str] = (),
-    **more: str,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    root: Path, *arguments: str, profile: str = "example", settings: str = "", **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command of the package in the project `root`, as the Makefile does."""
     return subprocess.run(
-        [*launcher, sys.executable, "-m", "memecmd_utils", *arguments],
+        [sys.executable, "-m", "memecmd_utils", *arguments],
         env=environment(root, PROFILE=profile, SET=settings, **more), cwd=root, capture_output=True,
         text=True, errors="replace", timeout=600, check=False,
     )  # fmt: skip
@@ -120,9 +119,8 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
 class Server:
     """A simulated endpoint in a process of its own, and its log."""
 
-    def __init__(self, log: Path, port: int, process: subprocess.Popen) -> None:
-        self.log, self.port, self.process = log, port, process
-        self.url = f"http://127.0.0.1:{port}/v1"
+    def __init__(self, log: Path, port: str) -> None:
+        self.log, self.url = log, f"http://127.0.0.1:{port}/v1"
 
     def lines(self, first: int = 0) -> list[dict[str, Any]]:
         """Requests so far, from number `first` on."""
@@ -154,23 +152,21 @@ def simulated(folder: Path, quiet: bool = False, **options: Any) -> Iterator[Ser
     words = [sys.executable, str(HERE / "fault_server.py"), "" if quiet else str(log), json.dumps(options)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Server(log, int(process.stdout.readline()), process)
+            yield Server(log, process.stdout.readline().strip())
         finally:
             process.kill()
 
 
-def checkout(
-    folder: Path, url: str, name: str = "made", endpoint: dict[str, Any] | None = None, **values: Any
-):
-    """A project root with data folders of its own and a profile `name` for the endpoint at `url`."""
+def checkout(folder: Path, url: str, **values: Any) -> Path:
+    """A project root with data folders of its own and a profile `made` for the endpoint at `url`."""
     root = project(folder / "checkout")
     generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0}
-    generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT, **(endpoint or {})}
+    generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT}
     models = {"llm": "openai", "mode": "auto", "concurrency": 16, "endpoints": {"generator": generator}}
     dialogue = {"n_news": 2, "n_role_pairs": 0}
     for key, value in values.items():
         (dialogue if key.startswith("n_") else models)[key] = value
-    write_profile(root, name, {"models": models, "dialogue": dialogue})
+    write_profile(root, "made", {"models": models, "dialogue": dialogue})
     return root
 
 
@@ -189,10 +185,7 @@ def start(
 
 def finish(process: subprocess.Popen) -> str:
     """Wait for its end; the line of its error, empty where there is none."""
-    try:
-        _, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
+    _, errors = process.communicate(timeout=120)
     lines = [line for line in errors.splitlines() if re.match(r"memecmd_utils\.[\w.]+: ", line)]
     return "" if not process.returncode else lines[-1] if lines else errors
 
