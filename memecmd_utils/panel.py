@@ -204,6 +204,7 @@ class DialogueTab:
         self.top_k = widgets.IntSlider(min=1, max=10, description="K", **WIDE)
         self.fit = widgets.Button(description=f"Fit θ₀ to {knobs.wanted_rate:.0%} of the turns")
         self.reset = widgets.Button(description="Back to the profile")
+        self.authors = widgets.Button(description="The authors' weights")
         self.chat, self.facts = widgets.HTML(), widgets.HTML()
         self.put(explorer.own())
         for widget in (*self.sliders, self.top_k, self.strategy):
@@ -211,7 +212,8 @@ class DialogueTab:
         self.dialogue.observe(lambda _: self._open(), names="value")
         self.fit.on_click(lambda _: self._fit())
         self.reset.on_click(lambda _: self.put(explorer.own()))
-        row = widgets.HBox([self.fit, self.reset])
+        self.authors.on_click(lambda _: self._weigh(retrieval.AUTHORS_WEIGHTS))
+        row = widgets.HBox([self.fit, self.authors, self.reset])
         aside = (self.dialogue, self.strategy, *self.sliders, self.top_k, row, self.facts)
         self.box = beside(self.chat, *aside)
 
@@ -236,6 +238,10 @@ class DialogueTab:
         knobs, half = self.knobs(), self.explorer.half[self.explorer.open_id]
         theta0 = self.explorer.fit(half, knobs.weights, knobs.gate).theta0
         self.put(knobs._replace(gate=replace(knobs.gate, theta0=theta0)))
+
+    def _weigh(self, weights: tuple[float, ...]) -> None:
+        self.put(self.knobs()._replace(weights=weights))
+        self._fit()  # another score, another scale
 
     def _open(self) -> None:
         self.explorer.open_id = self.dialogue.value

@@ -29,9 +29,11 @@ ASKED = [0, 0, 1, 2]
 COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
-LEARNED, RERANKED = "learned", "reranked"
+LEARNED, RERANKED, RELEASED = "learned", "reranked", "released_"
 """The strategies that go by weights fitted on graded memes (`learned.py`) and by a model's choice among the
-best memes (`reranking.py`)."""
+best memes (`reranking.py`), and how the names of those begin whose memes are read (`authors.py`)."""
+AUTHORS_WEIGHTS = (0.3, 0.2, 0.2, 0.7)
+"""Of S+, S-, E and Psi in `retrieve.py` of the authors' release; the text of the paper names none."""
 LEARNED_PENALTY = 0.0
 """Delta of Eq. 23 for `learned`, whose gate goes by its promise: its last meme has no effect."""
 NOISE = 1e-5
@@ -543,7 +545,8 @@ def place(
     half_of = split or halves([item.dialogue for item in scored])
     chosen = {(c.dialogue_id, c.turn): c for c in choices if c.meme_id}
     place_of = {meme: place for place, meme in enumerate(index.meme_ids)}
-    strategies = [name for name in knobs.strategies if name != LEARNED or by_learned]
+    strategies = [name for name in knobs.strategies if not name.startswith(RELEASED)]
+    strategies = [name for name in strategies if name != LEARNED or by_learned]
     out: list[Placement] = []
     for number, item in enumerate(scored):
         name, speakers = item.dialogue.dialogue_id, {t.turn: t.speaker for t in item.dialogue.turns}
@@ -584,7 +587,7 @@ def closed_gate(
 
     `gates` are those of `gates.json`.
     """
-    gated = set(profile.retrieval.strategies) - {"random", LEARNED, RERANKED}
+    gated = set(profile.retrieval.strategies) & {"greedy", "sampling", "random_same_turns"}
     if not gated or not candidates or any(placed.strategy in gated for placed in placements):
         return ""
     best = max(candidate.score for candidate in candidates)

@@ -22,7 +22,12 @@ from memecmd_utils.studies import selection
 BETA = {"+": 1, "-": -1}
 """Sign of beta: the text of the paper wants emotions alike, its Eq. 20 prints a minus."""
 FITTED = "fitted"
-WEIGHTS = {"equal": (1, 1, 1, 1), "alpha doubled": (2, 1, 1, 1), "delta 0": (1, 0, 1, 1)}
+WEIGHTS = {
+    "equal": (1, 1, 1, 1),
+    "alpha doubled": (2, 1, 1, 1),
+    "delta 0": (1, 0, 1, 1),
+    "the authors'": tuple(3 * w for w in retrieval.AUTHORS_WEIGHTS),
+}
 """Weights in thirds, as the run's are; `FITTED` ones are scaled to the sum of equal ones."""
 TENTHS = np.array([w for w in product(range(11), repeat=4) if sum(w) == 10]) / 10
 """All weights on the simplex in steps of 0.1, [286, 4], from which `FITTED` ones are taken."""
