@@ -11,12 +11,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memecmd_utils.files import MemecmdError
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.schemas import Annotation, Dialogue, Placement, Speaker, Summary, Turn
+from memecmd_utils.settings import Profile
 
 STRATEGIES = {"greedy": "GreedySelection", "sampling": "Diversity-awareSelection", "random": "Random"}
 """Our names of the strategies and theirs; Diversity-aware is the paper's Sampling."""
@@ -75,6 +77,7 @@ class Set(NamedTuple):
 
 SETS = tuple(Set(kind, n_turns) for kind in ("news", "role") for n_turns in (6, 12, 18))
 MEMES = "Meme Warehouse/final_result.json"
+PICTURES = "Meme Warehouse/EmojoPackage_processed"
 
 
 class Score(NamedTuple):
@@ -107,10 +110,45 @@ class Release:
     cosines: list[Cosine] = field(default_factory=list)
     sets: dict[str, Set] = field(default_factory=dict)
     """The set of each dialogue by its id."""
+    strategies: dict[Set, list[str]] = field(default_factory=dict)
+    """The strategies of each set."""
     missing: list[str] = field(default_factory=list)
     """Files that a whole release has and this one has not."""
     notes: Counter[str] = field(default_factory=Counter)
     """What did not fit, and how often."""
+
+    @cached_property
+    def pictures(self) -> dict[str, Path]:
+        """The pictures that are here by file name: those of the release, else of emo-visual-data."""
+        folders = (paths.raw / "sources" / "emo-visual-data", self.folder / PICTURES)
+        return {path.name: path for folder in folders for path in folder.rglob("*.*") if path.is_file()}
+
+    def summary(self) -> str:
+        """What it holds and what did not fit, in lines."""
+        of_set = Counter(self.sets.values())
+        lines = [
+            f"{part} turns: {n:,} dialogues, {', '.join(self.strategies[part])}" for part, n in of_set.items()
+        ]
+        described = sum(not annotation.unscored for annotation in self.annotations)
+        counts = {
+            "memes with annotations": described, "pictures": len(self.pictures),
+            "placed memes": len(self.placements), "scores": len(self.scores), "cosines": len(self.cosines),
+        }  # fmt: skip
+        lines.append(", ".join(f"{n:,} {what}" for what, n in counts.items()))
+        lines += [f"not as expected: {what}: {n:,}" for what, n in self.notes.items()]
+        return "\n".join([*lines, *(f"not here: {name}" for name in self.missing)])
+
+    def placements_of_run(self, profile: Profile) -> list[Placement]:
+        """The placements under the names that strategies of a run have, such as `released_greedy`."""
+        changes = {"profile": profile.name, "seed": profile.seed}
+        return [
+            p.model_copy(update={"strategy": f"released_{p.strategy}", **changes}) for p in self.placements
+        ]
+
+
+def of_profile(profile: Profile) -> Release | None:
+    """The release that a profile names; None where it names none. Raises `ReleaseUnreadable`."""
+    return read_release(paths.user_path(profile.paper_data)) if profile.paper_data else None
 
 
 def read_release(folder: Path) -> Release:
@@ -130,11 +168,13 @@ def read_release(folder: Path) -> Release:
         texts = {name: row[key] for name, key in ANNOTATION.items()}
         release.notes["annotations of a file name that has one"] += row["figure"] in described
         described.setdefault(row["figure"], Annotation(meme_id=row["figure"], source=RELEASED, **texts))
-    release.annotations = list(described.values())
     for part in SETS:
         _read_set(release, part)
-    placed = {p.meme_id for p in release.placements}
-    release.notes["placed memes without an annotation"] += len(placed - described.keys())
+    unknown = sorted({p.meme_id for p in release.placements} - described.keys())
+    release.notes["placed memes without an annotation"] += len(unknown)
+    empty = {**dict.fromkeys(ANNOTATION, ""), "unscored": "the release has no annotation of it"}
+    undescribed = [Annotation(meme_id=name, source=RELEASED, **empty) for name in unknown]
+    release.annotations = [*described.values(), *undescribed]
     release.notes = +release.notes  # what did not happen is no note
     return release
 
@@ -162,6 +202,7 @@ def _read_set(release: Release, part: Set) -> None:
     first = next((rows for rows in by_strategy.values() if rows), [])
     if not first:
         return
+    release.strategies[part] = [name for name, rows in by_strategy.items() if rows]
     ids = _ids(release, part, first)
     summaries = _summaries(release, part, first)
     for name, row, said in zip(ids, first, summaries, strict=True):

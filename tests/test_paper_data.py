@@ -1,0 +1,115 @@
+"""Table 1 from the authors' files, its confounds and the blind look: each figure counted once more by hand.
+
+And nothing of the release's texts is in this repository.
+"""
+
+import json
+import re
+import subprocess
+from collections import Counter
+
+import made_paper_data
+import numpy as np
+import pandas as pd
+import pytest
+from made_paper_data import ROLE
+
+from memecmd_utils import authors
+from memecmd_utils.files import paths
+from memecmd_utils.studies import paper_data
+
+SAMPLE = paths.root.parent / "shared" / "corpora" / "memeverse"
+
+
+@pytest.fixture
+def release(tmp_path) -> authors.Release:
+    """Of four role dialogues: one without Random's meme, one that Random repeats, one without a score."""
+    made_paper_data.release(tmp_path)
+    path = tmp_path / ROLE.placed("random")
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    rows[0]["full_dialog"] = [line for line in rows[0]["full_dialog"] if ".jpeg" not in line]
+    lines = rows[1]["full_dialog"]
+    lines.insert(-1, f"{lines[-1][0]}:01234567.jpeg")
+    path.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+    path = tmp_path / ROLE.judged("greedy")
+    scores = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(scores[:3], ensure_ascii=False), encoding="utf-8")
+    return authors.read_release(tmp_path)
+
+
+def test_cells_and_confounds_are_those_of_the_files(release) -> None:
+    published = paper_data.of_release(release)
+    table = paper_data.table_1(published).set_index(["set", "measure", "strategy"])
+    assert table.loc[("role 6", "judge", "Greedy"), "here"].value == np.mean([90.5, 89.5, 88.5])
+    assert table.loc[("role 6", "judge", "Greedy"), ["dialogues", "paper"]].tolist() == [3, 88.82]
+    # Cosines 0.2 and 0.4 in each dialogue: 50 (1 + 0.3).
+    assert table.loc[("role 6", "consistency", "Greedy"), "here"].value == pytest.approx(65)
+    assert table.loc[("role 6", "consistency", "Random"), "dialogues"] == 3, "a cosine without its meme"
+    confounds = paper_data.confounds(published).set_index(["set", "strategy"]).T
+    random = confounds["role 6", "Random"]
+    assert (random["memes"], random["different"], random["without a meme"]) == (4, 1, 1)
+    assert random["judge without a meme"] == 90.5
+    shares = [random[name].value for name in ("density", "repeats", "most frequent")]
+    assert shares == [4 / 20, 1 / 4, 1.0]
+    assert confounds["role 6", "Greedy"]["most frequent"].value == 0.5
+    assert confounds["news 12", "Greedy"]["density"].value == 2 / 11
+    pairs = paper_data.paired_differences(published).set_index(["set", "who", "minus"])
+    row = pairs.loc["role 6", "Greedy", "Random"]
+    counted = [row[f"n, {condition}"] for condition in paper_data.CONDITIONS]
+    assert counted == [3, 2, 1], "one has no score, one no meme of Random, and one has two of both"
+    assert row["all dialogues"].value == 0
+
+
+def test_the_sample_is_tracked_without_texts(release, tmp_path) -> None:
+    published = paper_data.of_release(release)
+    paper_data.save_sample(published, ["role6-role_based_0002"], tmp_path)
+    held = "".join((tmp_path / name).read_text("utf-8") for name in ("chats.csv", "memes.csv"))
+    assert "role6-role_based_0002,greedy,6,89.5" in held and not re.search("[\u4e00-\u9fff]", held)
+
+
+def test_the_blind_look_counted_once_more() -> None:
+    tables = paper_data.look(paper_data.of_sample())
+    look = tables["look"].set_index(["set", "who"])
+    given: dict[tuple, list[int]] = {}
+    for line in (paper_data.SAMPLE / "grades.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        for meme, grade in row["grades"].items():
+            given.setdefault((row["dialogue_id"], row["turn"], meme), []).append(grade)
+    sent = pd.read_csv(paper_data.SAMPLE / "memes.csv").query("strategy == 'greedy'")
+    keys = list(sent[["dialogue", "turn", "meme"]].itertuples(index=False, name=None))
+    graded = [given[key] for key in keys if key in given]
+    row = look.loc["all", "greedy"]
+    assert (row["memes"], row["described"].value) == (len(keys), len(graded) / len(keys))
+    assert row["fits"].value == np.mean([sum(pair) >= 2 for pair in graded])
+    assert row["lands"].value == np.mean([sum(pair) == 4 for pair in graded])
+    repeats = sum(n - 1 for n in Counter((name, meme) for name, _, meme in keys).values())
+    assert row["repeats"] == repeats
+    assert tables["look_agreement"]["pairs"].tolist() == [len(given)]
+    assert look.loc["all", "reranked"]["described"].value == 1
+    parts = [look.loc[part, "greedy"]["memes"] for part in ("news 6", "news 18", "role 6")]
+    assert sum(parts) == len(keys)
+
+
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the sample of the release is not here")
+def test_no_text_of_the_release_is_tracked() -> None:
+    """Whole texts of 8 characters or more, and windows of 12 characters of longer ones."""
+    texts = set()
+    for path in sorted(SAMPLE.glob("*.jsonl")):
+        for line in path.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            texts |= {turn["text"] for turn in row.get("turns", [])}
+            texts |= {value for value in row.values() if isinstance(value, str)}
+    texts |= set(json.loads((SAMPLE / "descriptions.json").read_text("utf-8")).values())
+    texts = {text for text in texts if re.search("[\u4e00-\u9fff]", text) and len(text) >= 8}
+    windows = {text[i : i + 12] for text in texts for i in range(len(text) - 11)}
+    short = {text for text in texts if len(text) < 12}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=paths.root, capture_output=True, check=True)
+    found = []
+    for name in listed.stdout.decode().split("\0")[:-1]:
+        if (path := paths.root / name).suffix in (".png", ".webp", ".gz", ".npz", ".gif", ".zst", ".parquet"):
+            continue
+        for stretch in re.findall('[^\n"]*[\u4e00-\u9fff][^\n"]*', path.read_text("utf-8", "replace")):
+            found += [(name, text) for text in short if text in stretch]
+            pieces = {stretch[i : i + 12] for i in range(len(stretch) - 11)} & windows
+            found += [(name, text) for text in pieces]
+    assert not found
