@@ -6,7 +6,7 @@ VENV ?= .venv
 PYTHON ?=
 # What users name is taken from make's own words alone: WSL exports NAME, zip reads ZIP, other tools read MODEL or
 # RELEASE. It goes through the environment as it stands: neither make nor the shell reads a name as code.
-NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD ZIP ENTRY MODEL
+NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD ZIP ENTRY MODEL PICTURES
 WITHOUT_MODEL := qwen2.5-coder-1.5b
 WITHOUT_STRATEGY := greedy
 $(foreach name,$(NAMED),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)),$$(WITHOUT_$(name)))))
@@ -18,10 +18,10 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 MEMECMD := $(PY) -m memecmd_utils
 
-.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement leaderboard library-sources collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
+.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement leaderboard library-sources paper-data collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
 .DEFAULT_GOAL := help
 
-USAGE := make TARGET [PROFILE=example|local|openai|paper] [SET="key=value ..."]
+USAGE := make TARGET [PROFILE=example|local|openai|paper|authors] [SET="key=value ..."]
 list = awk -v mark='$(1)' 'index($$0, mark)==1{text=substr($$0,length(mark)+1); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-18s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
 
 help:
@@ -33,7 +33,7 @@ help-all:
 
 ## Make the dataset, all tables and all figures of PROFILE (start here)
 reproduce: $(READY)
-	@$(MEMECMD) reproduce
+	@$(MEMECMD) reproduce --release "$$RELEASE"
 
 ## Make CM50 and measure CLIP on memes (SET="imgflip=DIR published=DIR memecap=DIR figmemes=DIR": folders you have)
 templates: $(READY)
@@ -83,6 +83,10 @@ leaderboard: $(READY)
 #+ Fetch the paper's image repositories (ZIP=PATH: the images of emo-visual-data)
 library-sources: $(READY)
 	@$(MEMECMD) fetch library -- "$$ZIP"
+
+## Fetch the paper's own data for PROFILE=authors (PICTURES=1: its pictures, too; RELEASE=DIR: look at a clone that you have)
+paper-data: $(READY)
+	@$(MEMECMD) fetch paper-data $(if $(PICTURES),--pictures) -- "$$RELEASE"
 
 #+ Collect news for PROFILE from its feeds; run it on several days to gather more
 collect-news: $(READY)

@@ -68,7 +68,7 @@ def write_profile(root: Path, dialogues: int | None) -> None:
     profile = yaml.safe_load((paths.profiles / "paper.yaml").read_text(encoding="utf-8"))
     model = {"model": "simulated", "usd_per_million_in": 0, "usd_per_million_out": 0}
     profile["library"] |= {"sources": ["pictures"], "max_memes": None}
-    profile["dialogue"] |= {"news": "news.jsonl", "n_dialogues": dialogues}
+    profile["dialogue"] |= {"news": "news.jsonl"} | ({"n_dialogues": dialogues} if dialogues else {})
     profile["dialogue"].pop("feeds", None)
     profile["models"] = {
         "llm": "openai", "mode": "auto", "concurrency": profile["models"]["concurrency"],

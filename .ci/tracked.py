@@ -43,7 +43,7 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
     gate's turns with others.
     """
     truth, studies, landed = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
-    effects: dict[str, Any] = {}
+    published, effects = numbers["paper_data"], dict[str, Any]()
     for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
         name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
         known = row["metric"] in ("grade", "consistency") and row["effect"] in ("choice", "timing")
@@ -72,6 +72,11 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
         "trust": studies.get("trust", []),
         "claims": _by(studies.get("claims", ()), "claim"),
+        "look": _by(published["look"], "set", "who"),
+        "look_minus": _by(published["look_differences"], "set", "who", "minus", "measure"),
+        "look_judge": _by(published["look_judge"], "strategy"),
+        "look_kappa": published["look_agreement"][0]["kappa"],
+        "confounds": _by(published["confounds"], "set", "strategy"),
     }
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,11 +59,14 @@ run_option = click.option("--run", default="", help="A finished run; by default 
 
 @cli.command()
 @click.option("--templates", is_flag=True, help="The appendices of the second paper: 07b, 08b.")
+@click.option("--release", default="", help="Of profile authors: the folder of the authors' release.")
 @click.pass_obj
-def reproduce(choice: Choice, templates: bool) -> None:
+def reproduce(choice: Choice, templates: bool, release: str) -> None:
     """Run those notebooks of the profile that are out of date."""
     from memecmd_utils import doctor, run_notebook, runs
 
+    if release:
+        choice = replace(choice, settings=f"{choice.settings} paper_data={shlex.quote(release)}".strip())
     profile = choice.load()
     doctor.check(profile, templates)
     name = settings.run_name(profile)
@@ -228,6 +231,17 @@ def fetch_library(archive: str | None) -> None:
     from memecmd_utils import fetch
 
     fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
+
+
+@fetch_group.command("paper-data")
+@click.argument("release", required=False)
+@click.option("--pictures", is_flag=True, help="The memes' pictures, too.")
+def fetch_paper_data(release: str | None, pictures: bool) -> None:
+    """Fetch the authors' release of MemeCMD, or look at one in RELEASE, and say what it holds."""
+    from memecmd_utils import authors, fetch
+
+    folder = Path(release).expanduser() if release else fetch.fetch_release(pictures)
+    click.echo(authors.read_release(folder).summary())
 
 
 @fetch_group.command("news")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from memecmd_utils import retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
-from memecmd_utils.dialogue import sizes
+from memecmd_utils.dialogue import planned_turns, sizes
 from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import spending
@@ -54,14 +54,15 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     already recorded is not looked at.
     """
     n_news, n_role = sizes(profile)
-    (own, _), n_turns = load_dialogues(profile), profile.dialogue.n_turns
-    n_written, n_dialogues = n_news + n_role, n_news + n_role + len(own)
-    places = n_dialogues * (n_turns - 1)
-    n_summaries = n_written * (n_turns - 1) + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
+    own, _ = load_dialogues(profile)
+    planned = planned_turns(["news"] * n_news + ["role"] * n_role, profile)
+    n_dialogues, n_turns = len(planned) + len(own), sum(planned) / max(1, len(planned))
+    places = sum(planned) - len(planned) + sum(len(d.turns) - 1 for d in own)
+    n_summaries = sum(planned) - len(planned) + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
         _row(profile, "02 annotation", "annotation", "annotator", n_memes, pictures=1),
         _row(profile, "03 scenarios", "scenario", "generator", 2 * n_role),
-        _row(profile, "03 utterance", "utterance", "generator", n_written * n_turns, (n_turns - 1) / 2),
+        _row(profile, "03 utterance", "utterance", "generator", sum(planned), (n_turns - 1) / 2),
         _row(profile, "03 summary", "summary", "generator", n_summaries, n_turns / 2),
     ]
     if ("embedder", 0) in runs.models_asked(profile):
@@ -71,7 +72,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         shown = profile.retrieval.rerank_k
         rows.append(_row(profile, "04 choice", "choice", "chooser", places, pictures=shown))
     for number, judge in enumerate(profile.evaluation.judges):
-        rows.append(_judge_row(profile, number, judge, n_dialogues, n_memes))
+        rows.append(_judge_row(profile, number, judge, n_dialogues, n_memes, places / max(1, n_dialogues)))
     return rows
 
 
@@ -99,17 +100,29 @@ def _row(
     return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 
 
-def _judge_row(profile: Profile, number: int, judge: Judge, n_dialogues: int, n_memes: int) -> dict[str, Any]:
-    """The row of one judge."""
-    given, places = profile.evaluation, profile.dialogue.n_turns - 1
+def _judge_row(
+    profile: Profile, number: int, judge: Judge, n_dialogues: int, n_memes: int, places: float
+) -> dict[str, Any]:
+    """The row of one judge; a dialogue has so many places."""
+    given = profile.evaluation
     by_random, wanted = profile.retrieval.random_rate, profile.retrieval.wanted_rate
     rates = [by_random if strategy == "random" else wanted for strategy in profile.retrieval.strategies]
     stage, window = f"05 judge {number + 1} ({judge.kind})", min(10, places + 1)
-    if judge.kind == "rating" and given.judge_unit == "dialogue":
-        spans = tables.lengths(places + 1)
+    if judge.kind == "rating" and given.judge_unit != "meme":
+        spans = [places + 1] if profile.dialogue.separate else tables.lengths(profile)
         calls, turns = len(rates) * n_dialogues * len(spans), sum(spans) / len(spans)
         memes = sum(rates) / len(rates) * turns * places / (places + 1)
-        return _row(profile, stage, "rating", "judge", calls, turns, 1, number, answers=memes)
+        return _row(
+            profile,
+            stage,
+            "rating",
+            "judge",
+            calls,
+            turns,
+            1,
+            number,
+            answers=memes if given.judge_unit == "dialogue" else 1,
+        )
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
     if judge.kind == "yes_no":
         checked = 3 * given.judge_checks  # three memes a turn
@@ -167,7 +180,7 @@ def summary_text(run: str) -> str:
         f"run {run}: {spending.counts_in_words(counts)}",
         f"  left out           {left_out} files: {data}/rejected.csv says why",
         f"  page to look at    {folder}/index.html",
-        f"  dataset            {data}/release/",
+        *([] if done.profile.paper_data else [f"  dataset            {data}/release/"]),
         f"  tables, figures    {folder}/tables/, {folder}/figures/",
         f"  executed notebooks {folder}/*.html",
     ]

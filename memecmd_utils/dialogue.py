@@ -6,6 +6,7 @@ One's own dialogues come from a file instead; then only the third agent is asked
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain, zip_longest
@@ -73,9 +74,27 @@ def sizes(profile: Profile) -> tuple[int, int]:
     n_role = profile.dialogue.n_role_pairs * profile.dialogue.scenarios_per_pair
     if limit is None:
         return n_news, n_role
+    if isinstance(limit, dict):
+        return min(n_news, sum(limit.get("news", []))), min(n_role, sum(limit.get("role", [])))
     # In turn, news first; where one kind is used up, the other goes on.
     n_news = min(n_news, max((limit + 1) // 2, limit - n_role))
     return n_news, min(n_role, limit - n_news)
+
+
+def planned_turns(kinds: Sequence[str], profile: Profile) -> list[int]:
+    """How many turns each dialogue gets, of starts of these kinds: news or role.
+
+    Separate lengths are dealt in turn within a kind, or, where `n_dialogues` says how many there are of each,
+    one length after another.
+    """
+    knobs, seen, turns = profile.dialogue, Counter[str](), []
+    for kind in kinds:
+        dealt = knobs.separate or [knobs.longest]
+        if isinstance(knobs.n_dialogues, dict):
+            dealt = np.repeat(dealt, knobs.n_dialogues.get(kind, 0)).tolist() or dealt
+        turns.append(dealt[seen[kind] % len(dealt)])
+        seen[kind] += 1
+    return turns
 
 
 def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
@@ -389,16 +408,16 @@ def _about(
 
 
 async def talk(
-    start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Bar
+    start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Bar, n_turns: int
 ) -> schemas.Dialogue | schemas.Unfinished:
-    """Hold one dialogue u_1 ... u_T (Eq. 4, 5).
+    """Hold one dialogue u_1 ... u_T of `n_turns` (Eq. 4, 5).
 
     u_t and the summary for t both need turns 1..t-1 only, so they run side by side; u_{t+1} does not wait
     for the summary, which is the longer text.
     """
     turns, summaries, reason = [], [], ""
     try:
-        while len(turns) < profile.dialogue.n_turns and not reason:
+        while len(turns) < n_turns and not reason:
             if earlier := [turn.text for turn in turns]:
                 summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
             try:
@@ -416,7 +435,7 @@ async def talk(
             task.cancel()
     made_by = {"profile": profile.name, "seed": profile.seed, "dialogue_id": start.dialogue_id}
     if reason:
-        bar(profile.dialogue.n_turns - len(turns))
+        bar(n_turns - len(turns))
         source = chat.backend.source
         return schemas.Unfinished(turn=len(turns) + 1, reason=reason, turns=turns, source=source, **made_by)
     about = start.model_dump(include={"kind", "ref", "title", "name_a", "name_b", "prompt_sha256"})
@@ -438,11 +457,14 @@ async def generate(
     only the summaries that it lacks are asked for. Without any complete dialogue or any usable summary raises
     `NoText`.
     """
-    turns = (getattr(start, "turns", range(profile.dialogue.n_turns)) for start in starts)
-    with progress(chat, sum(map(len, turns)), "turns", "turn") as bar:
+    planned = planned_turns([start.kind for start in starts], profile)
+    total = sum(len(getattr(start, "turns", range(n))) for start, n in zip(starts, planned, strict=True))
+    with progress(chat, total, "turns", "turn") as bar:
         held = await chat.side_by_side(
-            (sum_up if isinstance(start, schemas.Dialogue) else talk)(start, chat, profile, bar)
-            for start in starts
+            sum_up(start, chat, profile, bar)
+            if isinstance(start, schemas.Dialogue)
+            else talk(start, chat, profile, bar, n)
+            for start, n in zip(starts, planned, strict=True)
         )
     dialogues = [made for made in held if isinstance(made, schemas.Dialogue)]
     stopped = [*unfinished, *(made for made in held if isinstance(made, schemas.Unfinished))]

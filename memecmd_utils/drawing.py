@@ -240,6 +240,15 @@ def write_line(
         x += round(font.getlength(run))
 
 
+def tile(text: str, side: int = 240) -> Image.Image:
+    """A square in place of a picture that is not there: its words, cut to what fits."""
+    image, size = Image.new("RGB", (side, side), PAGE), side // 12
+    lines = wrap(text, side - 2 * size, partial(text_width, size=size))
+    for number, line in enumerate(lines[: side // (2 * size) - 1], start=1):
+        write_line(image, (size, 2 * size * number), line, size, INK)
+    return image
+
+
 # --- chat screenshots that look like a phone's, for judges (2507.00891, Section 5.1) and Figure 5
 
 RENDERER_VERSION = 3

@@ -137,17 +137,11 @@ def fetch_repository(
     That is `commit`, else the one that was fetched before, else the head of the main branch. A clone that was
     cut off goes on, a whole one is not asked for again. Raises `SourceError`.
     """
-    if not (folder / ".git").is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        _git(folder, "init", "--quiet")
+    _init(url, folder)
     whole = _git(folder, "config", "--get", MARK, may_fail=True)
     if whole and whole in (commit, commit_of(folder)) and commit in (whole, None):
         return whole
-    for lock in (folder / ".git").glob("*.lock"):  # of a killed git, which would wait for itself for ever
-        lock.unlink(missing_ok=True)
     _git(folder, "config", MARK, "part")
-    for key, value in {"url": url, "promisor": "true", "partialclonefilter": "blob:none"}.items():
-        _git(folder, "config", f"remote.origin.{key}", value)
     # Names of files, and no contents yet: those come folder by folder, each in one request.
     _git(
         folder, "fetch", "--quiet", "--no-tags", "--depth=1", "origin", commit or commit_of(folder) or "HEAD"
@@ -167,8 +161,48 @@ def fetch_repository(
     return commit
 
 
+def _init(url: str, folder: Path) -> None:
+    """Make an empty clone of `url` in `folder`, which holds names only until contents are asked for."""
+    if not (folder / ".git").is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        _git(folder, "init", "--quiet")
+    for lock in (folder / ".git").glob("*.lock"):  # of a killed git, which would wait for itself for ever
+        lock.unlink(missing_ok=True)
+    for key, value in {"url": url, "promisor": "true", "partialclonefilter": "blob:none"}.items():
+        _git(folder, "config", f"remote.origin.{key}", value)
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# --- the first paper's own data ---------------------------------------------------------------------------
+
+RELEASE = "MemeVerse"
+"""Its folder below `data/raw`."""
+
+
+def fetch_release(with_pictures: bool = False) -> Path:
+    """Fetch the parts of `data/paper_data.yaml`, each at its commit, print what is there, return the folder.
+
+    Parts that were fetched before are not asked for again. Raises `SourceError`.
+    """
+    release = yaml.safe_load((paths.data / "paper_data.yaml").read_text(encoding="utf-8"))
+    folder = paths.raw / RELEASE
+    if not is_users(folder):
+        _init(release["url"], folder)
+        _git(folder, "config", MARK, "part")
+        parts = [part for part in release["parts"] if with_pictures or not part.get("pictures")]
+        for number, part in enumerate(tqdm(parts, desc=folder.name, unit="part")):
+            mark, wanted = f"{MARK}-{number}", " ".join([part["commit"], *part["paths"]])
+            if _git(folder, "config", "--get", mark, may_fail=True) != wanted:
+                _git(folder, "fetch", "--quiet", "--no-tags", "--depth=1", "origin", part["commit"])
+                _git(folder, "checkout", "--quiet", part["commit"], "--", *part["paths"])
+                _git(folder, "config", mark, wanted)
+    held = [path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts]
+    size = sum(path.stat().st_size for path in held) / 1e6
+    print(f"{folder}: {len(held):,} files, {size:.1f} MB; licence: {release['licence']}")
+    return folder
 
 
 # --- the first paper's images ---------------------------------------------------------------------------

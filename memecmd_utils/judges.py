@@ -294,6 +294,13 @@ class RatingsReply(BaseModel):
     ratings: list[MemeRating]
 
 
+class ChatReply(BaseModel):
+    """One score of a whole chat, as the paper's judge gives it, and why."""
+
+    reason: str
+    score: float = Field(ge=0, le=100)
+
+
 def transcript(shown: Excerpt) -> str:
     """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
     numbers = {turn: number for number, turn in enumerate(shown.memes, start=1)}
@@ -311,14 +318,15 @@ def rating_request(
     shown: Excerpt,
     seed: int,
     screenshot: tuple[str, Callable[[], bytes]] | None = None,
+    whole: bool = False,
 ) -> Request:
-    """One call for all memes of an excerpt, from a screenshot or as text.
+    """One call for all memes of an excerpt, or for the `whole` chat, from a screenshot or as text.
 
     `screenshot` is the specification's hash, which enters the key, and a function that draws it; it is
     drawn only when the request is sent.
     """
     text = prompts.render(
-        "rating",
+        "rating_chat" if whole else "rating",
         has_image=screenshot is not None,
         n_memes=len(shown.memes),
         transcript=transcript(shown),
@@ -333,9 +341,9 @@ def rating_request(
         task="rating",
         subject=f"{shown.dialogue.dialogue_id}/{shown.n_turns}",
         messages=[Message(role="user", text=text, images=images)],
-        sampling=Sampling(temperature=0.0, max_tokens=120 * len(shown.memes) + 100),
+        sampling=Sampling(temperature=0.0, max_tokens=300 if whole else 120 * len(shown.memes) + 100),
         seed=seed,
-        reply_schema=RatingsReply,
+        reply_schema=ChatReply if whole else RatingsReply,
     )
 
 
@@ -347,8 +355,15 @@ def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
     return ratings
 
 
+def parse_score(reply: Reply, n_memes: int) -> list[float]:
+    """The score of a chat, once for each of its memes."""
+    return [replies.structured(reply, ChatReply).score] * n_memes
+
+
 async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     """One call an excerpt."""
+    whole = judge.profile.evaluation.judge_unit == "chat"
+    parse: Callable[[Reply, int], list] = parse_score if whole else parse_ratings
 
     async def ask_about(excerpt: Excerpt) -> Answer:
         draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
@@ -358,11 +373,13 @@ async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
             spec = chat_from_dialogue(excerpt.dialogue, ids, excerpt.n_turns)
             # As phones send it: a PNG takes four times as long as the drawing itself.
             picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
-        request = rating_request(excerpt, int(draws.integers(2**31)), picture)
-        answer = await judge.chat.ask(request, lambda r: parse_ratings(r, len(excerpt.memes)), again=False)
+        request = rating_request(excerpt, int(draws.integers(2**31)), picture, whole)
+        answer = await judge.chat.ask(request, lambda r: parse(r, len(excerpt.memes)), again=False)
         bar()
         if answer.value is None:
             return f"{answer.outcome}: {answer.reason}"
+        if whole:
+            return [{"overall": score} for score in answer.value]
         scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
         return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
 
@@ -382,7 +399,7 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     most = profile.evaluation.judge_sample
     if most is None or not placements:
         return list(placements)
-    longest = max([profile.dialogue.n_turns, *(placed.turn for placed in placements)])
+    longest = max([profile.dialogue.longest, *(placed.turn for placed in placements)])
     table = pd.DataFrame(
         [(p.dialogue_id, p.strategy, p.turn) for p in placements], columns=["d", "s", "turn"]
     )
@@ -417,18 +434,19 @@ def rate_with(
 ) -> list[Rating]:
     """Ratings by one judge; what several strategies share is asked about once.
 
-    A rating judge of unit `dialogue` gets one call a dialogue, strategy and length. All others are asked
-    about one meme, in the chat up to u_t: what comes later cannot make it fit, and it serves every length.
+    A rating judge of unit `dialogue` or `chat` gets one call a dialogue, strategy and length. All others are
+    asked about one meme, in the chat up to u_t: what comes later cannot make it fit, and it serves every
+    length.
     """
-    full = judge.profile.dialogue.n_turns
     unit = "meme" if judge.kind == "yes_no" else judge.profile.evaluation.judge_unit
     calls: list[tuple[tuple, list[Placement], int]] = []  # key, memes shown, turns shown
-    if unit == "dialogue":
+    if unit != "meme":
         chats: dict[tuple[str, str], list[Placement]] = {}
         for placed in sorted(placements, key=lambda placed: placed.turn):
             chats.setdefault((placed.strategy, placed.dialogue_id), []).append(placed)
         for key, mine in chats.items():
-            spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in tables.lengths(full))
+            whole = tables.lengths_of(dialogues[mine[0].dialogue_id], judge.profile)
+            spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in whole)
             calls += [((*key, n), shown, n) for n, shown in spans if shown]
     else:
         calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in placements]
@@ -446,7 +464,7 @@ def rate_with(
     }  # fmt: skip
     ratings = []
     for key, shown, n in calls:
-        of_judge["n_turns"] = full if judge.kind == "yes_no" else n
+        of_judge["n_turns"] = judge.profile.dialogue.longest if judge.kind == "yes_no" else n
         for place, placed in enumerate(shown):
             answer = answers[key]
             scores = {"unscored": answer} if isinstance(answer, str) else answer[place]

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import files, pictures, statistics
+from memecmd_utils import authors, drawing, files, pictures, statistics
 from memecmd_utils.files import cores, paths
 from memecmd_utils.llm.recordings import Recordings, key_of, reading_form
 from memecmd_utils.pictures import ImageRejected, LibraryError, decode
@@ -439,10 +439,14 @@ def build_library(
 ) -> tuple[pd.DataFrame, int]:
     """Build `run_dir/memes.parquet` and `run_dir/memes/*.png` from `profile.library.sources`.
 
+    With `paper_data` the memes are those of the authors' release, and none is left out.
+
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
     `contact_sheet.html`. Returns the funnel and the number of doubtful pairs. `LibraryError` for an unusable
     source or curation file, or if no meme is left.
     """
+    if release := authors.of_profile(profile):
+        return _take_release(release, profile, run_dir)
     candidates = find_candidates(profile.library.sources)
     decisions = _curate(candidates, profile)
     _read_all(candidates, profile, run_dir, ocr, ocr_cache)
@@ -465,6 +469,36 @@ def build_library(
     files.write_text(run_dir / "contact_sheet.html", sheet)
     files.write_parquet(run_dir / "memes.parquet", [c.meme for c in memes], Meme)
     return funnel, len(doubtful)
+
+
+def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> tuple[pd.DataFrame, int]:
+    """The memes of the authors' release, by file name; one without its picture is a tile of words."""
+    from tqdm.auto import tqdm
+
+    memes = []
+    for annotation in tqdm(release.annotations, desc="memes", unit="meme"):
+        name, path = annotation.meme_id, release.pictures.get(annotation.meme_id)
+        reading = read_picture((path, Filters(), "")) if path else None
+        if reading is None or reading.exit:
+            tile = drawing.tile(annotation.emotion or name)
+            reading = Reading(None, "", pictures.png_bytes(tile), tile.size, phash(tile))
+        file = f"memes/{name}.png"
+        with files.atomic_path(run_dir / file) as target:
+            target.write_bytes(reading.normal)
+        sha256, (width, height) = hashlib.sha256(reading.normal).hexdigest(), reading.size
+        memes.append(
+            Meme(
+                source=authors.RELEASED, profile=profile.name, seed=profile.seed, meme_id=name, file=file,
+                text="", text_source="none", origin=name, sha256=sha256, phash=f"{reading.phash:016x}",
+                width=width, height=height,
+            )
+        )  # fmt: skip
+    rows = [("found", "", len(memes), len(memes)), ("kept", "", len(memes), len(memes))]
+    funnel = pd.DataFrame(rows, columns=["step", "reason", "files", "left"])
+    files.write_frame(run_dir / "rejected.csv", pd.DataFrame(columns=["file", "reason"]))
+    files.write_frame(run_dir / "funnel.csv", funnel)
+    files.write_parquet(run_dir / "memes.parquet", memes, Meme)
+    return funnel, 0
 
 
 def _curate(candidates: Sequence[Candidate], profile: Profile) -> list[list[str]]:

@@ -62,6 +62,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         "studies": {"trust": measured["trust"], **{name: made.get(name, []) for name in quoted}},
         "teaching": _teaching_levels(run, records),
         "landing": landing.quoted(run),
+        "paper_data": run.load_json("paper_data.json"),
     }
     files.write_json(run.report / "numbers.json", numbers, statistics.as_json)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
@@ -89,6 +90,10 @@ LANDING_FIRST = ("who", "where", "memes", "fits", "lands", "specificity", "diffe
 LANDING_SETTINGS = ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different")
 
 
+LOOK = ("who", "memes", "described", "fits", "lands", "specificity", "repeats")
+CONFOUNDS = ("set", "strategy", "dialogues", "density", "repeats", "most frequent", "without a meme")
+
+
 def percent(share: Estimate | float | None) -> str:
     """A share as whole per cent, without its interval; a dash where it is not known."""
     value = share.value if isinstance(share, Estimate) else share
@@ -105,7 +110,7 @@ def printed(
 
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
-    studies, landed = numbers["studies"], numbers["landing"]
+    studies, landed, published = numbers["studies"], numbers["landing"], numbers["paper_data"]
     minus_random = {
         row["comparison"].split(" - ")[0]: row["difference"]
         for row in numbers["effects"]
@@ -129,6 +134,8 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
         "judges": printed(studies["trust"], JUDGES),
         "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),
+        "look": printed((row for row in published["look"] if row["set"] == "all"), LOOK),
+        "confounds": printed(published["confounds"], CONFOUNDS),
     }
     return {name: table for name, table in shown.items() if len(table)}
 

@@ -66,7 +66,7 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
     library, models = profile.library, profile.models
     named = [source for source in library.sources if source != "example"]
     named += [library.curation, profile.dialogue.dialogues, models.clip_model, models.embedder]
-    named += [profile.dialogue.news, *profile.dialogue.feeds]
+    named += [profile.dialogue.news, *profile.dialogue.feeds, profile.paper_data]
     named += [profile.mtrclip.images, os.environ.get("MEMECMD_GGUF")]
     for key in ("imgflip", "published", "memecap", "figmemes", "figmemes_labels"):
         fetched = paths.raw / "templates" / ("cm50" if key == "published" else key)

@@ -59,13 +59,14 @@ STAGES = {
         ("ratings.parquet", "consistency.parquet", "ground_truth.json", "judge_checks.json"),
     ),
     "05b_studies": Stage(("02_annotation", "03_dialogue_generation"), ("studies.json",)),
-    "06_figures": Stage(("04c_reranking", "05_evaluation", "05b_studies")),
+    "09_the_papers_data": Stage((), ("paper_data.json",)),
+    "06_figures": Stage(("04c_reranking", "05_evaluation", "05b_studies", "09_the_papers_data")),
     "07_template_memes": Stage(),
     "07b_templates_with_data": Stage((), ("template_memes.parquet", "readings.parquet"), templates=True),
     "08_meme_text_retrieval": Stage(("02_annotation",)),
     "08b_clip_with_data": Stage(("07b_templates_with_data",), templates=True),
 }
-"""All notebooks in their order."""
+"""All notebooks, each after those that it follows."""
 WRITTEN_BY = {name: stage for stage, row in STAGES.items() for name in row.writes}
 RECORDS = {
     "Meme": "memes.parquet",

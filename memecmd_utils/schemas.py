@@ -34,6 +34,9 @@ STRATEGIES = {
     "random": StrategyWords("Random", "a random meme at random turns, without a gate"),
     "learned": StrategyWords("Learned", "the best meme by weights fitted on grades, where they promise most"),
     "reranked": StrategyWords("Reranked", "a model reads the chat and picks from the paper's best, or none"),
+    "released_greedy": StrategyWords("Greedy, released", "what the paper's authors published as Greedy"),
+    "released_sampling": StrategyWords("Diversity-aware, released", "what they published as Diversity-aware"),
+    "released_random": StrategyWords("Random, released", "what they published as Random"),
 }
 """The paper's strategies and ours by the name that records hold."""
 
@@ -302,9 +305,10 @@ class Rating(Scores):
     strategy: Text
     meme_id: Text
     judge: Text
-    judge_unit: Literal["dialogue", "meme"]
+    judge_unit: Literal["chat", "dialogue", "meme"]
+    """Of a `chat` all memes have its one score."""
     n_turns: int
-    """Length of the dialogue prefix that the judge saw."""
+    """Length of the dialogue, or of its prefix, that the judge saw."""
     overall: float | None = Field(default=None, ge=0, le=100)
     """Mean of the dimensions."""
     raw: float | None = None

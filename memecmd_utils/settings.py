@@ -204,13 +204,32 @@ class DialogueSettings(Setting):
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
     dialogues: Named | None = None
     """A file of one's own dialogues, taken in place of generated ones."""
-    n_dialogues: int | None = Field(None, ge=1)
+    n_dialogues: Annotated[int, Field(ge=1)] | dict[Literal["news", "role"], list[int]] | None = None
+    """At most so many; or, where `n_turns` is a list, how many of each kind and length."""
     n_news: int = Field(24, ge=0)
     n_role_pairs: int = Field(23, ge=0, le=23)
     scenarios_per_pair: int = Field(1, ge=1)
     scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
-    n_turns: int = Field(18, ge=2)
+    n_turns: Annotated[int, Field(ge=2)] | Annotated[list[Annotated[int, Field(ge=2)]], Some, Once] = 18
+    """Turns of every dialogue, of which Table 1 takes prefixes; a list: lengths of separate dialogues."""
     max_utterance_chars: int = Field(25, ge=4)
+
+    @property
+    def separate(self) -> list[int]:
+        """Lengths of dialogues that are each generated for itself; empty where all have `n_turns`."""
+        return self.n_turns if isinstance(self.n_turns, list) else []
+
+    @property
+    def longest(self) -> int:
+        """Turns of the longest dialogue."""
+        return max(self.n_turns) if isinstance(self.n_turns, list) else self.n_turns
+
+    @model_validator(mode="after")
+    def _sizes_name_all_lengths(self) -> "DialogueSettings":
+        for kind, counts in self.n_dialogues.items() if isinstance(self.n_dialogues, dict) else ():
+            if len(counts) != len(self.separate):
+                raise ValueError(f"n_dialogues of {kind}: one number for each length of the list n_turns")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -246,7 +265,10 @@ class ModelSettings(Setting):
     """Address of a Dask scheduler; None: a cluster on this machine."""
 
 
-Strategy = Literal["greedy", "sampling", "random", "random_same_turns", "learned", "reranked"]
+Strategy = Literal[
+    "greedy", "sampling", "random", "random_same_turns", "learned", "reranked",
+    "released_greedy", "released_sampling", "released_random",
+]  # fmt: skip
 
 
 class RetrievalSettings(Setting):
@@ -277,7 +299,8 @@ class EvaluationSettings(Setting):
     """Who judges the placed memes, on how many of them, and what is compared (stages 05 and 05b)."""
 
     judges: Annotated[list[Judge], OneOrMore] = Field(["yes_no"], validate_default=True)
-    judge_unit: Literal["dialogue", "meme"] = "meme"
+    judge_unit: Literal["chat", "dialogue", "meme"] = "meme"
+    """What one call of a rating judge is about: a chat, which gets one score (the paper), or each meme."""
     judge_contexts: int = Field(4, ge=1)
     judge_sample: int | None = Field(None, ge=1)
     """Memes a dialogue and strategy that a judge of single memes rates, drawn by seed; null rates all."""
@@ -314,6 +337,8 @@ class Profile(Setting):
     name: str
     _file: Path | None = PrivateAttr(None)
     seed: int = Field(13, ge=0)
+    paper_data: Named | None = None
+    """Folder of the authors' release, whose memes, dialogues and placements are then taken (`authors.py`)."""
     library: LibrarySettings = Field({}, validate_default=True)
     dialogue: DialogueSettings = Field({}, validate_default=True)
     models: ModelSettings = Field({}, validate_default=True)

@@ -24,9 +24,15 @@ LENGTHS = (6, 12, 18)
 """Dialogue prefixes of Table 1."""
 
 
-def lengths(n_turns: int) -> list[int]:
-    """The prefixes of Table 1 that a run of `n_turns` has, and its full length."""
-    return sorted({*(n for n in LENGTHS if n <= n_turns), n_turns})
+def lengths(profile: Profile) -> list[int]:
+    """The lengths of Table 1: those of separate dialogues, else the prefixes and the full length."""
+    n_turns = profile.dialogue.longest
+    return sorted(profile.dialogue.separate or {*(n for n in LENGTHS if n <= n_turns), n_turns})
+
+
+def lengths_of(dialogue: Dialogue, profile: Profile) -> list[int]:
+    """The lengths at which Table 1 counts a dialogue: a separate one at its own, any other at each prefix."""
+    return [len(dialogue.turns)] if profile.dialogue.separate else lengths(profile)
 
 
 # --- Tables 1 and 2 in the paper's form, and the comparisons of the analysis plan
@@ -43,15 +49,24 @@ LEVELS = (
 
 
 def placed_scores(
-    ratings: Sequence[Rating], consistency: Sequence[Consistency], graded: Mapping[str, Values] | None = None
-) -> pd.DataFrame:
+    ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile,
+    graded: Mapping[str, Values] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """Scores of placed memes: of the profile's first judge (nan: unscored), of consistency, and grades.
 
-    `length` is that of the dialogue which a rating of unit `dialogue` was given for; nan counts for every
+    `length` is that of the prefix which a rating of a whole dialogue was given for; nan counts for every
     length that reaches the turn.
     """
+    one_length = bool(profile.dialogue.separate)
     rows: list[tuple] = [
-        ("judge", r.strategy, r.dialogue_id, r.turn, r.overall, None if r.judge_unit == "meme" else r.n_turns)
+        (
+            "judge",
+            r.strategy,
+            r.dialogue_id,
+            r.turn,
+            r.overall,
+            None if one_length or r.judge_unit == "meme" else r.n_turns,
+        )
         for r in ratings
         if r.judge == ratings[0].judge
     ]
@@ -79,14 +94,19 @@ def table_1(
     dialogues: Sequence[Dialogue],
     profile: Profile,
 ) -> pd.DataFrame:
-    """One row per source, length, metric and strategy: mean, interval, items, difference to Random."""
-    scores, rows = placed_scores(ratings, consistency), []
-    by_kind = {kind: {d.dialogue_id for d in dialogues if d.kind == kind} for kind in DIALOGUE_KINDS}
-    for kind, n, metric in product(by_kind, lengths(profile.dialogue.n_turns), METRICS):
+    """One row per source, length, metric and strategy: mean, interval, items, difference to Random.
+
+    Items are memes; where a judge gives a chat one score (the paper), they are chats with a meme.
+    """
+    scores, rows = placed_scores(ratings, consistency, profile), []
+    for kind, n, metric in product(DIALOGUE_KINDS, lengths(profile), METRICS):
+        names = {d.dialogue_id for d in dialogues if d.kind == kind and n in lengths_of(d, profile)}
         cells = {}
-        for strategy in profile.retrieval.strategies if by_kind[kind] else ():
-            asked = select(scores, metric, strategy, by_kind[kind], n)
+        for strategy in profile.retrieval.strategies if names else ():
+            asked = select(scores, metric, strategy, names, n)
             known = asked.dropna()
+            if profile.evaluation.judge_unit == "chat":
+                known = known.groupby(level="dialogue").mean()
             mean = statistics.cluster_mean(known.to_list(), known.index.get_level_values("dialogue"))
             cells[strategy] = mean, int(asked.isna().sum())
         baseline = cells["random"][0].value if "random" in cells else np.nan
@@ -145,11 +165,11 @@ def effects(
     control = "random_same_turns"
     if control not in profile.retrieval.strategies:
         return pd.DataFrame(columns=list(EFFECTS))
-    names, scores = {d.dialogue_id for d in dialogues}, placed_scores(ratings, consistency, graded)
+    names, scores = {d.dialogue_id for d in dialogues}, placed_scores(ratings, consistency, profile, graded)
     rows = []
     for metric in (*(("grade",) if graded else ()), "judge", "consistency", "consistency u_t+1"):
         values = {
-            strategy: select(scores, metric, strategy, names, profile.dialogue.n_turns).dropna().to_dict()
+            strategy: select(scores, metric, strategy, names, profile.dialogue.longest).dropna().to_dict()
             for strategy in ("greedy", "sampling", control, "random")
         }
         effect = "choice (secondary)" if metric == "consistency u_t+1" else "choice"
@@ -205,10 +225,10 @@ def table_2(
     cases: Sequence[str], ratings: Sequence[Rating], consistency: Sequence[Consistency], profile: Profile
 ) -> pd.DataFrame:
     """Table 2: judge and consistency of the chats of Figure 5, a row each (5a-5f); all their turns count."""
-    scores, rows = placed_scores(ratings, consistency), []
+    scores, rows = placed_scores(ratings, consistency, profile), []
     for letter, (name, strategy) in zip("abcdef", product(cases, case_strategies(profile)), strict=False):
         judge, texts = (
-            select(scores, metric, strategy, [name], profile.dialogue.n_turns).dropna() for metric in METRICS
+            select(scores, metric, strategy, [name], profile.dialogue.longest).dropna() for metric in METRICS
         )
         rows.append((f"5{letter}", name, strategy, len(texts), judge.mean(), texts.mean()))
     return pd.DataFrame(rows, columns=list(TABLE_2))

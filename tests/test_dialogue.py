@@ -23,13 +23,28 @@ from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Reply, Request
 from memecmd_utils.schemas import TOPICS, Dialogue
-from memecmd_utils.settings import Profile, ProfileError
+from memecmd_utils.settings import Profile, ProfileError, load_profile
 
 START = schemas.ColdStart(
     source="authored", dialogue_id="news-1", kind="news", ref="1", title="题", name_a="外婆", name_b="外孙女",
     context="【完整的背景】", brief="【简要的背景】", prompt_sha256="c" * 64,
 )  # fmt: skip
 PROFILE = Profile(name="p").replace(n_turns=4)
+
+
+def test_separate_lengths_are_dealt_in_turn_or_as_the_profile_says() -> None:
+    kinds = ["news", "role", "news", "news", "news"]
+    assert dialogue.planned_turns(kinds, PROFILE) == [4] * 5
+    separate = PROFILE.replace(n_turns=[6, 12, 18])
+    assert dialogue.planned_turns(kinds, separate) == [6, 6, 12, 18, 6]
+    paper = load_profile("paper")
+    planned = dialogue.planned_turns(["news"] * 1800 + ["role"] * 1144, paper)
+    assert dialogue.sizes(paper) == (1800, 1144) and sum(planned) == 34_758
+    assert Counter(planned[1800:]) == {6: 443, 12: 353, 18: 348}
+    with pytest.raises(ProfileError, match="one number for each length"):
+        paper.replace(n_turns=18)
+
+
 SUMMARY = {"scenario": "在聊天", "emotion": "开心", "motivation": "想笑"}
 # Eighteen utterances without a common beginning.
 SAID = [f"{a}{a}第{n}句话" for n, a in enumerate("天地玄黄宇宙洪荒日月盈昃辰宿列张寒来", start=1)]

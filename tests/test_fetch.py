@@ -126,6 +126,28 @@ def test_the_library_is_fetched_and_unpacked(upstream: Path, tmp_path, monkeypat
     assert sorted(p.relative_to(images).as_posix() for p in images.rglob("*.*")) == ["2.png", "a/1.png"]
 
 
+@needs_git
+def test_the_papers_data_come_each_at_its_commit(upstream: Path, tmp_path, monkeypatch, capsys) -> None:
+    one, two = (git(upstream, "rev-parse", name).strip() for name in ("one", "main"))
+    (tmp_path / "paper_data.yaml").write_text(
+        f"url: '{upstream.as_uri()}'\nlicence: none stated\nparts:\n"
+        f"- {{commit: {one}, paths: [README.md, picture]}}\n- {{commit: {two}, paths: [later.jpg]}}\n"
+        f"- {{commit: {one}, paths: ['{ODD[0]}'], pictures: true}}\n"
+    )
+    monkeypatch.setattr(paths, "data", tmp_path)
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    folder = fetch.fetch_release()
+    assert sorted(path.name for path in folder.glob("[!.]*")) == ["README.md", "later.jpg", "picture"]
+    assert "5 files, 0.0 MB; licence: none stated" in capsys.readouterr().out
+    fetch.fetch_release(with_pictures=True)
+    assert (folder / ODD[0]).is_dir() and not fetch.is_users(folder)
+    (tmp_path / "paper_data.yaml").write_text(
+        f"url: '{tmp_path.as_uri()}/gone'\nlicence: x\nparts: [{{commit: {two}, paths: [x]}}]\n"
+    )
+    with pytest.raises(SourceError, match="git fetch failed"):
+        fetch.fetch_release()
+
+
 # --- data sets of the second paper ----------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ def test_contexts_come_from_the_other_half() -> None:
 
 def rate_whole(placements, answer, **changes):
     backend = ScriptedBackend(answer, recordable=False)
-    return rated("rating", Chat(backend), placements, n_turns=18, **changes), backend.requests
+    return rated("rating", Chat(backend), placements, **{"n_turns": 18} | changes), backend.requests
 
 
 def n_memes(request) -> int:
@@ -190,6 +190,16 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
         judges.parse_ratings(Reply(text=numbers(requests[0])), 3)
     shortest = next(r for r in requests if r.subject == "n1/6")
     assert "n1 6" in shortest.messages[0].text and "n1 7" not in shortest.messages[0].text
+
+
+def test_a_chat_gets_one_score_which_all_its_memes_have() -> None:
+    """The paper's judge; and separate dialogues are shown whole, at no prefix."""
+    changes = {"judge_unit": "chat", "n_turns": [6, 18]}
+    got, requests = rate_whole(SIX, lambda _: '{"reason": "自然", "score": 87.5}', **changes)
+    assert sorted(r.subject for r in requests) == ["n1/18", "n1/18", "n2/18"]
+    assert "给整段聊天打一个总分" in requests[0].messages[0].text
+    mine = [(r.n_turns, r.turn, r.overall) for r in got if (r.dialogue_id, r.strategy) == ("n1", "greedy")]
+    assert mine == [(18, 3, 87.5), (18, 8, 87.5), (18, 14, 87.5)]
 
 
 def scripted_run(folder: Path, profile, chat_of) -> runs.Run:

@@ -26,13 +26,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_shipped_profiles_load_and_are_plain_runs_and_the_default_costs_nothing() -> None:
-    shipped = ["example", "local", "openai", "paper"]
+    shipped = ["authors", "example", "local", "openai", "paper"]
     assert sorted(path.stem for path in paths.profiles.glob("*.yaml")) == shipped
     for name in shipped:
         profile = load_profile(name)
         assert profile.name == name and run_name(profile) == name
     size, gate = profile.dialogue, profile.retrieval
-    assert (size.n_news + size.n_role_pairs * size.scenarios_per_pair) * size.n_turns == 34_758
+    assert sum(sum(counts) for counts in size.n_dialogues.values()) == 2_944
     assert (gate.theta0, gate.threshold_penalty, gate.threshold_decay) == (0.7, 0.2, 1.0)
     example = load_profile("example")
     assert (example.models.llm, example.models.mode) == ("authored", "recorded")

@@ -7,9 +7,12 @@ stage would take four times as long.
 import json
 import re
 import shutil
+from collections import Counter
 from typing import Any
 
+import made_paper_data
 import nbformat
+import pandas as pd
 import pytest
 import stage_run
 import whole_pipeline
@@ -144,6 +147,26 @@ def test_lessons_show_a_part_of_a_larger_library_and_end(started) -> None:
     assert sent - {meme.meme_id for meme in memes[:40]}, "some are beyond what a lesson looks at"
     for stage in ("02_annotation", "04_retrieval", "04b_learned_placement", "08_meme_text_retrieval"):
         run_stage(stage, shorter=True, **given)
+
+
+def test_the_papers_own_data_end_with_a_page_and_tables(started, tmp_path) -> None:
+    """A made-up release: its placements are senders of the run, and nothing of it is released."""
+    folder = made_paper_data.release(tmp_path / "a release")
+    settings = f"paper_data='{folder}'"
+    name = settings_.settle(settings_.load_profile("authors", settings_.parse_settings(settings)))
+    for stage in (*BEFORE, *AFTER, "09_the_papers_data"):
+        run_stage(stage, profile="authors", settings=settings, run_name=name)
+    run = runs.open_run("authors", settings, name)
+    sent = Counter(placed.strategy for placed in run.load(Placement))
+    assert (sent["released_greedy"], sent["released_random"]) == (12, 6) and sent["greedy"] > 0
+    page = (run.report / "index.html").read_text(encoding="utf-8")
+    assert "Greedy, released" in page and not (run.folder / "release").exists()
+    table = pd.read_csv(run.report / "tables" / "authors_table_1.csv").set_index(
+        ["set", "measure", "strategy"]
+    )
+    assert table.loc[("role 6", "judge", "Greedy"), "here"] == 89.0
+    ranks = pd.read_csv(run.report / "tables" / "authors_ranks.csv").set_index("set")
+    assert ranks.loc["role 6", ["places", "memes", "top 3"]].tolist() == [8, 2, 1.0]
 
 
 def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:

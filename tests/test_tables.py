@@ -124,6 +124,20 @@ def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
     assert [(c["mean"].value, c.n, c.unscored) for c in cells] == [(10, 1, 0), (40, 1, 1), (60, 2, 0)]
 
 
+def test_separate_dialogues_count_at_their_own_length_and_chats_by_their_mean() -> None:
+    long, short = dialogues("news-a", n_turns=12), dialogues("news-b")
+    rated = ratings({("news-a", "greedy"): {3: 40, 9: 40}}, judge_unit="chat", n_turns=12)
+    rated += ratings({("news-b", "greedy"): {3: 80}}, judge_unit="chat", n_turns=6)
+    fit = texts({("news-a", "greedy"): {3: 60, 9: 70}})
+    profile = made_up.profile(n_turns=[6, 12], judge_unit="chat")
+    got = tables.table_1(rated, fit, [*long, *short], profile)
+    cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12)]
+    assert [(c["mean"].value, c.n) for c in cells] == [(80, 1), (40, 1)]
+    assert cell(got, "news-12", "consistency", "greedy")["mean"].value == 65
+    choice = tables.effects(rated, fit, [*long, *short], profile)
+    assert set(choice.metric) == {"judge", "consistency", "consistency u_t+1"}
+
+
 def test_the_papers_differences_that_disagree_with_its_cells() -> None:
     """Role, 6 turns: sampling 68.06 - 67.89 = .17, printed .19. Role, 12 turns: greedy 68.03 - 67.85 = .18,
     printed .16; sampling 68.01 - 67.85 = .16, printed .14. All others agree."""

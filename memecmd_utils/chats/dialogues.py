@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from memecmd_utils import schemas
+from memecmd_utils import authors, schemas
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.readers import OWN, Released, counted
 from memecmd_utils.chats.turns import Conversation, SpokenTurn, spoken_turns
@@ -14,13 +14,19 @@ from memecmd_utils.settings import Profile, ProfileError
 
 
 def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
-    """Dialogues of the file that the key `dialogues` names, at most `n_dialogues`, and what was read of it.
+    """Dialogues of the file that the key `dialogues` names, at most `n_dialogues`, and what was read.
 
-    It is any file that `make insert-memes` reads; without that key there are none. Who speaks first is A;
+    It is any file that `make insert-memes` reads; without that key there are none. With `paper_data` the
+    dialogues are those of the authors' release. Who speaks first is A;
     messages of one speaker in a row are one turn, joined with a space. A group among several chats is left
     out and counted. Raises `ChatError` for a file that cannot be read, and `ProfileError` where there is no
     chat of two, or summaries are missing that no model of the profile could write.
     """
+    limit = profile.dialogue.n_dialogues
+    limit = limit if isinstance(limit, int) else None
+    if release := authors.of_profile(profile):
+        dialogues = release.dialogues[:limit]
+        return dialogues, f"{len(dialogues):,} dialogues of the authors' release"
     if profile.dialogue.dialogues is None:
         return [], ""
     path = paths.user_path(profile.dialogue.dialogues)
@@ -35,7 +41,7 @@ def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
         raise ProfileError(
             f"{path.name}: a dialogue has two speakers, and {name!r} has {len(there)}: {shown}"
         )
-    for number, (chat, turns) in enumerate(of_two[: profile.dialogue.n_dialogues], start=1):
+    for number, (chat, turns) in enumerate(of_two[:limit], start=1):
         if released:
             about = released[chat.messages[0].place[0]]
         else:
