@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     PrivateAttr,
     StringConstraints,
     ValidationError,
@@ -185,6 +186,29 @@ class AnnotationMetrics(Setting):
     """Layer that is compared: 17 is that of `roberta-large`."""
 
 
+def _turns(value: Any) -> Any:
+    """A number of turns, or several different ones; ValueError in one sentence."""
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or len(set(map(str, numbers))) < len(numbers) or not all(map(_is_count, numbers)):
+        raise ValueError("it must be a number of turns from 2 on, or a list of different ones")
+    if min(numbers) < 2:
+        raise ValueError("a dialogue has at least 2 turns")
+    return value
+
+
+def _counts(value: Any) -> Any:
+    """A number of dialogues, or one for each length of `n_turns` by kind; ValueError in one sentence."""
+    lists = value.values() if isinstance(value, dict) else [[value]] if value is not None else []
+    known = not isinstance(value, dict) or value.keys() <= {"news", "role"}
+    if not known or not all(isinstance(n, list) and all(map(_is_count, n)) for n in lists) or value == 0:
+        raise ValueError("it must be a number from 1 on, or {news: [...], role: [...]}, one for each length")
+    return value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 class LibrarySettings(Setting):
     """Which images become memes (stages 01 and 02)."""
 
@@ -204,13 +228,13 @@ class DialogueSettings(Setting):
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
     dialogues: Named | None = None
     """A file of one's own dialogues, taken in place of generated ones."""
-    n_dialogues: Annotated[int, Field(ge=1)] | dict[Literal["news", "role"], list[int]] | None = None
+    n_dialogues: Annotated[int | dict[str, list[int]] | None, PlainValidator(_counts)] = None
     """At most so many; or, where `n_turns` is a list, how many of each kind and length."""
     n_news: int = Field(24, ge=0)
     n_role_pairs: int = Field(23, ge=0, le=23)
     scenarios_per_pair: int = Field(1, ge=1)
     scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
-    n_turns: Annotated[int, Field(ge=2)] | Annotated[list[Annotated[int, Field(ge=2)]], Some, Once] = 18
+    n_turns: Annotated[int | list[int], PlainValidator(_turns)] = 18
     """Turns of every dialogue, of which Table 1 takes prefixes; a list: lengths of separate dialogues."""
     max_utterance_chars: int = Field(25, ge=4)
 

@@ -125,6 +125,7 @@ def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE)
     }
     made.save_json("judge_checks.json", {**quoted, "trust": []})
     made.save_json("studies.json", {"ablation": ABLATION})
+    made.save_json("paper_data.json", {"look": [], "confounds": []})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
     made.save_tables(meme_use=wide)
