@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 BEFORE = ("01_library_build", "02_annotation")
 AFTER = (
     "03_dialogue_generation", "04_retrieval", "04b_learned_placement", "04c_reranking", "05_evaluation",
-    "05b_studies", "06_figures", "08_meme_text_retrieval",
+    "05b_studies", "09_the_papers_data", "06_figures", "08_meme_text_retrieval",
 )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_the_papers_own_data_end_with_a_page_and_tables(started, tmp_path) -> No
     folder = made_paper_data.release(tmp_path / "a release")
     settings = f"paper_data='{folder}'"
     name = settings_.settle(settings_.load_profile("authors", settings_.parse_settings(settings)))
-    for stage in (*BEFORE, *AFTER, "09_the_papers_data"):
+    for stage in (*BEFORE, *AFTER):
         run_stage(stage, profile="authors", settings=settings, run_name=name)
     run = runs.open_run("authors", settings, name)
     sent = Counter(placed.strategy for placed in run.load(Placement))
