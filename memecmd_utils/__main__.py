@@ -63,7 +63,7 @@ run_option = click.option("--run", default="", help="A finished run; by default 
 @click.pass_obj
 def reproduce(choice: Choice, templates: bool, release: str) -> None:
     """Run those notebooks of the profile that are out of date."""
-    from memecmd_utils import doctor, run_notebook, runs
+    from memecmd_utils import authors, doctor, run_notebook, runs
 
     if release:
         choice = replace(choice, settings=f"{choice.settings} paper_data={shlex.quote(release)}".strip())
@@ -81,11 +81,18 @@ def reproduce(choice: Choice, templates: bool, release: str) -> None:
                 click.echo(f"{one.source.title}: {state}")
         run_notebook.note_inputs(run)
         names = run_notebook.out_of_date(run, templates)
+        release_of = authors.of_profile(profile) if not templates else None
+        if release_of and not release_of.can_be_ranked:
+            click.echo(
+                "the release has no annotations or no summaries, so no meme can be ranked: only lesson 09 "
+                f"runs, with its page reports/{name}/09_the_papers_data.html and tables/authors_*.csv"
+            )
+            names = ["09_the_papers_data"]
         if not names:
             click.echo(f"nothing to do: run {name} is up to date")
         parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": name}
         run_notebook.run_stages(run, names, parameters)
-    if not templates:
+    if not templates and names != ["09_the_papers_data"]:
         from memecmd_utils import cost
 
         click.echo(cost.summary_text(name))

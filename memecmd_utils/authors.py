@@ -138,6 +138,12 @@ class Release:
         lines += [f"not as expected: {what}: {n:,}" for what, n in self.notes.items()]
         return "\n".join([*lines, *(f"not here: {name}" for name in self.missing)])
 
+    @property
+    def can_be_ranked(self) -> bool:
+        """Whether some meme has its annotation and some turn its summary: both sides of retrieval."""
+        summaries = (summary for dialogue in self.dialogues for summary in dialogue.summaries)
+        return any(a.usable for a in self.annotations) and not all(s.unscored for s in summaries)
+
     def placements_of_run(self, profile: Profile) -> list[Placement]:
         """The placements under the names that strategies of a run have, such as `released_greedy`."""
         changes = {"profile": profile.name, "seed": profile.seed}

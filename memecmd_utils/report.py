@@ -161,7 +161,7 @@ SIDE = 200
 """Longest side of a meme's picture, in pixels."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
 TABS = (retrieval.RERANKED, "greedy", landing.POPULAR, "random")
-"""Strategies that stand first above the chat."""
+"""Strategies that stand first above the chat; in a run of the authors' release, theirs do."""
 POPULAR_WORDS = "the memes that graders liked best in other chats, at the turns that Reranked chose"
 
 
@@ -335,9 +335,10 @@ def chat_payload(
             "marks": marked,
         }
 
+    tabs = [name for name in words if name.startswith(retrieval.RELEASED)] if profile.paper_data else [*TABS]
     return {
-        "strategies": [[name, *words[name]] for name in dict.fromkeys((*TABS, *words)) if name in words],
-        "tabs": list(TABS),
+        "strategies": [[name, *words[name]] for name in dict.fromkeys((*tabs, *words)) if name in words],
+        "tabs": tabs,
         "rates": landing_rates(numbers),
         "weights": list(profile.retrieval.weights),
         "gates": run.load_json("gates.json"),

@@ -60,6 +60,7 @@ def test_a_file_of_another_form_is_one_sentence(
 
 
 def test_what_does_not_fit_is_counted(folder: Path) -> None:
+    assert authors.read_release(folder).can_be_ranked
     (folder / ROLE.summarised).unlink()
     change(folder / ROLE.judged("greedy"), "role_based_0002.png", "role_based_0001.png")
     change(folder / ROLE.judged("random"), "role_based_0003_random", "role_based_0009_random")
@@ -70,5 +71,9 @@ def test_what_does_not_fit_is_counted(folder: Path) -> None:
     assert notes["scores of dialogues that are not there"] == 1
     assert notes["dialogues without a score, by strategy"] == 2
     assert notes["cosines that belong to no placed meme"] == 1
+    (folder / authors.MEMES).unlink()
+    release = authors.read_release(folder)
+    assert not release.can_be_ranked and {a.unscored for a in release.annotations} != {""}
+    assert f"not here: {authors.MEMES}" in release.summary()
     with pytest.raises(ReleaseUnreadable, match="make paper-data"):
         authors.read_release(folder / "elsewhere")
