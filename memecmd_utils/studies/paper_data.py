@@ -97,7 +97,8 @@ def table_1(published: Published) -> pd.DataFrame:
             paper = printed.loc[(part.replace(" ", "-"), measure), strategy]
             row = {"set": part, "measure": measure, "strategy": STRATEGIES[strategy], "here": here}
             rows.append({**row, "dialogues": len(known), "paper": paper})
-    return pd.DataFrame(rows).sort_values("measure", ascending=False, kind="stable", ignore_index=True)
+    table = pd.DataFrame(rows, columns=["set", "measure", "strategy", "here", "dialogues", "paper"])
+    return table.sort_values("measure", ascending=False, kind="stable", ignore_index=True)
 
 
 CONDITIONS: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
@@ -120,9 +121,8 @@ def paired_differences(published: Published) -> pd.DataFrame:
         for a, b in PAIRS:
             if not {a, b} <= by.keys():
                 continue
-            both = (
-                by[a].merge(by[b], on="dialogue", suffixes=("_a", "_b")).dropna(subset=["score_a", "score_b"])
-            )
+            both = by[a].merge(by[b], on="dialogue", suffixes=("_a", "_b"))
+            both = both.dropna(subset=["score_a", "score_b"])
             row = {"set": part, "who": STRATEGIES[a], "minus": STRATEGIES[b]}
             for condition, holds in CONDITIONS.items():
                 pairs = both[holds(both)]
@@ -130,7 +130,8 @@ def paired_differences(published: Published) -> pd.DataFrame:
                 row[condition] = statistics.cluster_mean(gaps, pairs.index.tolist(), statistics.DIFFERENCE)
                 row[f"n, {condition}"] = len(pairs)
             rows.append(row)
-    return pd.DataFrame(rows)
+    columns = ["set", "who", "minus", *(name for c in CONDITIONS for name in (c, f"n, {c}"))]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def confounds(published: Published) -> pd.DataFrame:
@@ -142,15 +143,11 @@ def confounds(published: Published) -> pd.DataFrame:
     scores.
     """
     rows = []
-    of_meme = published.memes.groupby(["set", "strategy"])
     for (part, strategy), chats in published.chats.groupby(["set", "strategy"], sort=False):
-        memes = (
-            of_meme.get_group((part, strategy)) if (part, strategy) in of_meme.groups else published.memes[:0]
-        )
-        top = memes["meme"].value_counts().index[:1]
-        tops = (
-            memes[memes["meme"].isin(top)].groupby("dialogue").size().reindex(chats["dialogue"], fill_value=0)
-        )
+        is_mine = (published.memes["set"] == part) & (published.memes["strategy"] == strategy)
+        memes = published.memes[is_mine]
+        is_top = memes["meme"].isin(memes["meme"].value_counts().index[:1])
+        tops = memes[is_top].groupby("dialogue").size().reindex(chats["dialogue"], fill_value=0)
         empty, scores = chats[chats["memes"] == 0], chats["score"].dropna()
         rows.append(
             {
@@ -189,7 +186,8 @@ def held_by_ours(
         for turn, row, score in zip(item.turns, best, item.top1, strict=True):
             if np.isfinite(score):
                 ranked[item.dialogue.dialogue_id, turn] = [index.meme_ids[meme] for meme in row if meme >= 0]
-    sent = [p for p in release.placements if p.strategy == "greedy" and p.meme_id in set(index.meme_ids)]
+    known = set(index.meme_ids)
+    sent = [p for p in release.placements if p.strategy == "greedy" and p.meme_id in known]
     rows = [
         (str(release.sets[p.dialogue_id]), p.dialogue_id, *(p.meme_id in ranked[key][:k] for k in tops))
         for p in sent
@@ -198,10 +196,8 @@ def held_by_ours(
     table = pd.DataFrame(rows, columns=["set", "dialogue", *tops])
     out = []
     for part, of_set in table.groupby("set", sort=False):
-        names, row = (
-            of_set["dialogue"].tolist(),
-            {"set": part, "places": len(of_set), "memes": len(index.meme_ids)},
-        )
+        names = of_set["dialogue"].tolist()
+        row = {"set": part, "places": len(of_set), "memes": len(index.meme_ids)}
         for k in tops:
             held = of_set[k].astype(float).tolist()
             row[f"top {k}"] = statistics.cluster_mean(held, names, statistics.SHARE)
