@@ -481,7 +481,9 @@ def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> 
         reading = read_picture((path, Filters(), "")) if path else None
         if reading is None or reading.exit:
             tile = drawing.tile(annotation.emotion or name)
-            reading = Reading(None, "", pictures.png_bytes(tile), tile.size, phash(tile))
+            data = pictures.png_bytes(tile)
+            # There is no picture to be like another: all tiles of words would be near duplicates.
+            reading = Reading(None, "", data, tile.size, int(hashlib.sha256(data).hexdigest()[:16], 16))
         file = f"memes/{name}.png"
         with files.atomic_path(run_dir / file) as target:
             target.write_bytes(reading.normal)
