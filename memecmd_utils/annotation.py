@@ -12,7 +12,7 @@ from typing import Literal
 
 from memecmd_utils import library, statistics
 from memecmd_utils.files import StageOutputError
-from memecmd_utils.llm import prompts, replies
+from memecmd_utils.llm import authored, prompts, replies
 from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
@@ -102,7 +102,7 @@ async def annotate(
             source=answer.source,
             profile=profile.name,
             unsafe=unsafe.replace("none", ""),
-            prompt_sha256=prompts.prompt_sha256(*prompt_files(flag_unsafe)),
+            prompt_sha256=authored.prompt_sha256(answer.source, *prompt_files(flag_unsafe)),
             seed=seed,
             **texts,
         )

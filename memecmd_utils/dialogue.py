@@ -161,7 +161,7 @@ async def write_scenarios(
     cap = profile.dialogue.scenario_similarity_cap
     for name in (f"{pair.pair_id}-{number}" for number in range(1, n + 1)):
         seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
-        made_by = {"profile": profile.name, "prompt_sha256": prompts.prompt_sha256("scenario"), "seed": seed}
+        made_by = {"profile": profile.name, "seed": seed}
         try:
             earlier = [scenario.scenario for scenario in done]
             texts, source = await _new_scene(pair, name, earlier, chat, encode, cap, seed)
@@ -172,11 +172,16 @@ async def write_scenarios(
             texts |= answer.value.model_dump()
         except NoText as error:
             lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": str(error), "turns": []}
-            failed.append(schemas.Unfinished(source=chat.backend.source, **lost, **made_by))
+            source = chat.backend.source
+            failed.append(schemas.Unfinished(**_of_scenario(source), **lost, **made_by))
             continue
         ids = {"scenario_id": name, "pair_id": pair.pair_id, "gloss": _gloss(source, name)}
-        done.append(schemas.Scenario(source=source, **ids, **texts, **made_by))
+        done.append(schemas.Scenario(**_of_scenario(source), **ids, **texts, **made_by))
     return done, failed
+
+
+def _of_scenario(source: str) -> dict[str, str]:
+    return {"source": source, "prompt_sha256": authored.prompt_sha256(source, "scenario")}
 
 
 async def _new_scene(
@@ -403,7 +408,7 @@ def _about(
         "profile": profile.name,
         "seed": _seed(task, dialogue_id, turn, profile),
         "source": answer.source,
-        "prompt_sha256": prompts.prompt_sha256(*SHARED_PROMPTS, prompt),
+        "prompt_sha256": authored.prompt_sha256(answer.source, *SHARED_PROMPTS, prompt),
     }
 
 
@@ -438,8 +443,9 @@ async def talk(
         bar(n_turns - len(turns))
         source = chat.backend.source
         return schemas.Unfinished(turn=len(turns) + 1, reason=reason, turns=turns, source=source, **made_by)
-    about = start.model_dump(include={"kind", "ref", "title", "name_a", "name_b", "prompt_sha256"})
+    about = start.model_dump(include={"kind", "ref", "title", "name_a", "name_b"})
     source = turns[0].source
+    about["prompt_sha256"] = authored.prompt_sha256(source, f"context_{start.kind}")
     return schemas.Dialogue(turns=turns, summaries=done, complete=True, source=source, **about, **made_by)
 
 

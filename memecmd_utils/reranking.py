@@ -15,7 +15,7 @@ from memecmd_utils import retrieval, statistics
 from memecmd_utils.files import data_url, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.authored import AuthoredBackend, MissingText, texts
+from memecmd_utils.llm.authored import AuthoredBackend, MissingText, choices, prompt_sha256
 from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.retrieval import RERANKED, MemeIndex, ScoredDialogue
@@ -30,8 +30,6 @@ PROMPTS = ("choice_system", "choice", "choice_option")
 HISTORY_TURNS, MAX_CHARS = 17, 500
 """Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters
 of one of them: chats from elsewhere may be longer."""
-FIRST = 6
-"""Dialogues of each kind of the example, by id, on which the small local model chose."""
 SPARE = 100
 """Memes that are ranked beside the K, to stand in for those that the chat has had: no meme comes twice."""
 FROZEN = {"may_abstain": True, "by_annotation": False}
@@ -135,16 +133,14 @@ def ask_model(
 async def _choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: Profile) -> Choice:
     """The choice at a turn; where nothing is left to choose nobody is asked."""
     none = {"meme_id": "", "reason": "", "place": 0}
-    about = {
-        "dialogue_id": name, "turn": turn, "profile": profile.name, "seed": profile.seed,
-        "prompt_sha256": prompts.prompt_sha256(*PROMPTS),
-    }  # fmt: skip
+    about = {"dialogue_id": name, "turn": turn, "profile": profile.name, "seed": profile.seed}
     if not asked.options:
         return Choice(source="computed", shown=0, **none, **about)
     answer = await chat.ask(asked, lambda reply: read_choice(reply, asked))
     if answer.outcome == "rejected" and answer.source == "authored" and chat.strict:
         raise MissingText(answer.reason)
     about |= {"source": answer.source, "shown": len(asked.options)}
+    about["prompt_sha256"] = prompt_sha256(answer.source, *PROMPTS)
     if answer.value is None:
         return Choice(unscored=f"{answer.outcome}: {answer.reason}", **none, **about)
     number = answer.value.number
@@ -200,23 +196,24 @@ def pictures(run: Run, asking: Run) -> Picture | None:
 def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
     """The choices on a graded split by who chose: those of the run, and on untouched tests the authored ones.
 
-    Beside authored ones stand those of the small local model, as far as they are on record: of all turns of
-    the last test, and of the first dialogues of the example (`RERANKING_PLAN.md`).
+    Beside authored ones stand those that the small local model made under the same prompts: at all turns of
+    the last test, and of the first dialogues of the example (`RERANKING_PLAN.md`). Where it has no usable
+    answer its table names no meme.
     """
-    profile, own = run.profile, None if split.name not in UNTOUCHED else paths.example / split.name
-    by_chooser = {RERANKED: run.load(Choice)} if not own and RERANKED in profile.retrieval.strategies else {}
+    profile, own = run.profile, split.name not in UNTOUCHED
+    by_chooser = {RERANKED: run.load(Choice)} if own and RERANKED in profile.retrieval.strategies else {}
     if profile.models.llm == "authored":
+        folder = paths.example if own else paths.example / split.name
         encode = replace(run, profile=profile.replace(mode="auto")).embedder().encode
         index = retrieval.index_library(split.annotations, encode, profile)
         scored = retrieval.score_dialogues(split.dialogues, index, encode, profile)
         chats = {chat.name: chat for chat in rank_chats(scored, index, profile)}
-        if own:
-            authored = Chat(AuthoredBackend(texts(own)), strict=run.strict)
+        if not own:
+            authored = Chat(AuthoredBackend(choices(folder / "choices.jsonl")), strict=run.strict)
             by_chooser[RERANKED] = ask_model([*chats.values()], authored, split.memes, profile)
-        if split.name != UNTOUCHED[0]:
-            names = (sorted(d.dialogue_id for d in split.dialogues if d.kind == k) for k in ("news", "role"))
-            first = [chats[name] for of_kind in names for name in of_kind[: None if own else FIRST]]
-            small = replace(run, profile=profile.replace(llm="local", mode="recorded"))
-            with small.chat("chooser", "choice_small", at_once=1) as chat:
-                by_chooser[SMALL] = ask_model(first, chat, split.memes, profile)
+        made = choices(folder / "choices_small.jsonl")
+        names = {subject.rpartition("/")[0] for _, subject in made}
+        small = Chat(AuthoredBackend(made), strict=False)
+        asked = [chat for name, chat in chats.items() if name in names]
+        by_chooser[SMALL] = ask_model(asked, small, split.memes, profile)
     return {who: choices for who, choices in by_chooser.items() if any(not c.unscored for c in choices)}

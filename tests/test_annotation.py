@@ -3,15 +3,13 @@
 Texts that say the same are asked for again and never kept; what is flagged as unsafe goes no further.
 """
 
-import json
-
 import made_up
 import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
 from memecmd_utils import annotation, retrieval
-from memecmd_utils.files import dumps, paths
+from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Request
@@ -28,13 +26,10 @@ def annotate(backend: ScriptedBackend, profile=PROFILE):
 
 
 def test_every_meme_gets_its_four_dimensions_in_order() -> None:
-    """Under the prompt of the recordings."""
     done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": r.subject})))
     assert [(a.meme_id, a.emotion) for a in done] == [(f"m{n}", f"m{n}") for n in range(6)]
     assert {(a.s_plus, a.s_minus, a.motivation, a.unscored) for a in done} == {("约饭", "追悼会", "想吃", "")}
-    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
-    for name in annotation.prompt_files(flag_unsafe=False):
-        assert prompts.prompt_sha256(name) == shipped[name]
+    assert done[0].prompt_sha256 == prompts.prompt_sha256(*annotation.prompt_files(flag_unsafe=False))
 
 
 @pytest.mark.parametrize(

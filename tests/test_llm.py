@@ -3,6 +3,7 @@ is read out of a reply, and that the example's texts and prompts are those that 
 """
 
 import asyncio
+import json
 import re
 import shutil
 from pathlib import Path
@@ -303,7 +304,8 @@ def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:
 
 
 def test_prompts_and_corpus_are_those_that_were_shipped() -> None:
-    assert authored.prompt_notice() is None
+    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
+    assert {name: authored.prompt_sha256("authored", name) for name in shipped} == shipped
     folders = (paths.example, paths.example / "untouched", paths.example / "untouched_2")
     assert [authored.changed_texts(folder) for folder in folders] == [[], [], []]
     tasks = [task for task, _ in authored.texts()]
@@ -312,13 +314,15 @@ def test_prompts_and_corpus_are_those_that_were_shipped() -> None:
     assert set(authored.glosses()) >= {f"role-R{n:02d}-1/18" for n in range(1, 24)}
 
 
-def test_a_changed_prompt_changes_the_hash_of_all_that_include_it_and_brings_a_notice(
+def test_a_changed_prompt_changes_the_hash_of_all_that_include_it_but_not_of_authored_texts(
     tmp_path: Path, monkeypatch
 ) -> None:
     before = {name: prompts.prompt_sha256(name) for name in ("summary", "utterance_late")}
+    kept = {name: authored.prompt_sha256("authored", name) for name in before}
     shutil.copytree(paths.prompts, tmp_path / "prompts")
     monkeypatch.setattr(paths, "prompts", tmp_path / "prompts")
     with (paths.prompts / "rules.j2").open("a", encoding="utf-8") as handle:
         handle.write("再短一点。\n")
     assert [name for name in before if prompts.prompt_sha256(name) != before[name]] == ["utterance_late"]
-    assert "utterance_late" in authored.prompt_notice() and "PROFILE=local" in authored.prompt_notice()
+    assert {name: authored.prompt_sha256("authored", name) for name in before} == kept
+    assert authored.prompt_sha256("model made-up", "summary") == before["summary"]

@@ -1,4 +1,4 @@
 """Language models behind one door: what is on record is read, the rest is asked within the caps, once."""
 
-from memecmd_utils.llm.authored import load_role_pairs, prompt_notice
+from memecmd_utils.llm.authored import load_role_pairs
 from memecmd_utils.llm.chat import run

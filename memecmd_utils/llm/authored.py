@@ -13,6 +13,8 @@ from memecmd_utils.llm import prompts
 from memecmd_utils.llm.types import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
 
+PROMPTS = paths.example / "prompts_2026-11-26"
+"""The prompts that the corpus belongs to; `choice_request_*.txt` is one request as a chooser read it."""
 GO_LIVE = "use a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
 
 
@@ -82,9 +84,22 @@ def texts(folder: Path = paths.example) -> dict[tuple[str, str], str]:
     for row in files.read_rows(folder / "summaries.jsonl"):
         subject = f"{row['dialogue_id']}/{row['turn']}"
         replies["summary", subject] = json_of(row, "scenario", "emotion", "motivation")
-    for row in files.read_rows(folder / "choices.jsonl") if (folder / "choices.jsonl").is_file() else ():
-        replies["choice", f"{row['dialogue_id']}/{row['turn']}"] = json_of(row, "reason", "meme_id")
-    return replies
+    return replies | choices(folder / "choices.jsonl")
+
+
+def choices(path: Path) -> dict[tuple[str, str], str]:
+    """The choices of a table by (task, subject), as `texts` has them; none without the file."""
+    return {
+        ("choice", f"{row['dialogue_id']}/{row['turn']}"): files.dumps(
+            {"reason": row["reason"], "meme_id": row["meme_id"]}
+        )
+        for row in (files.read_rows(path) if path.is_file() else ())
+    }
+
+
+def prompt_sha256(source: str, *names: str) -> str:
+    """Hash of the prompts that a text of this source belongs to: the kept ones (`PROMPTS`) if authored."""
+    return prompts.prompt_sha256(*names, folder=PROMPTS if source == "authored" else None)
 
 
 @lru_cache(maxsize=1)
@@ -94,15 +109,6 @@ def glosses() -> dict[str, str]:
     scenarios = files.read_rows(paths.example / "scenarios.jsonl")
     of_utterances = {f"{row['dialogue_id']}/{row['turn']}": row["gloss"] for row in utterances}
     return of_utterances | {row["scenario_id"]: row["gloss"] for row in scenarios}
-
-
-def prompt_notice() -> str | None:
-    """A notice for the reader where prompts differ from those that were shipped with the corpus."""
-    shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
-    changed = sorted(name for name, digest in shipped.items() if prompts.prompt_sha256(name) != digest)
-    if not changed:
-        return None
-    return f"authored text ignores prompts; to see what the changed {', '.join(changed)} do, {GO_LIVE}"
 
 
 NOTES = b"\n## Notes after the fact\n"

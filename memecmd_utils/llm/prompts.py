@@ -3,6 +3,7 @@
 import hashlib
 import re
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -44,11 +45,14 @@ def render_examples(name: str) -> list[tuple[str, str]]:
     return [(role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True)]
 
 
-def prompt_sha256(*names: str) -> str:
-    """SHA-256 of prompt files and the files they include: what `prompt_sha256` of a record means."""
+def prompt_sha256(*names: str, folder: Path | None = None) -> str:
+    """SHA-256 of prompt files and the files they include: what `prompt_sha256` of a record means.
+
+    `folder` has prompts of an earlier day.
+    """
     digest, files = hashlib.sha256(), [f"{name}.j2" for name in names]
     while files:
-        text = (paths.prompts / files.pop(0)).read_bytes()
+        text = ((folder or paths.prompts) / files.pop(0)).read_bytes()
         digest.update(text)
         files = [*_included(text), *files]
     return digest.hexdigest()
