@@ -404,7 +404,7 @@ def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Context
 
     def spoken(message: Mapping[str, Any]) -> Message:
         number = _number(message.get("img_id"))
-        mark = prompts.render("sent_meme", caption=captions.get(number, "")) if number else ""
+        mark = prompts.render("sent_meme", text=captions.get(number, ""), picture="") if number else ""
         return Message(_speaker(message), f"{message.get('txt') or ''}{mark}")
 
     questions = []

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import retrieval, runs, tables
+from memecmd_utils import drawing, retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
-from memecmd_utils.dialogue import planned_turns, sizes
+from memecmd_utils.dialogue import HISTORY_TURNS, planned_turns, sizes
 from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import spending
@@ -29,15 +29,18 @@ TOKENS = {
     "scenario": Tokens(125, 0, 114),
     "utterance": Tokens(1006, 9.4, 13),
     "summary": Tokens(837, 16.5, 92),
-    "choice": Tokens(1125, 0, 50),
+    "choice": Tokens(1245, 0, 50),
     "rating": Tokens(248, 22.6, 54),
     "yes_no": Tokens(182, 6.3, 1),
     "embedding": Tokens(34 * INPUTS, 0, 0),
 }
 """By task, without pictures: means over the example's own prompts and texts (200 memes, 846 turns, 799
-summaries, 442 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`.
-An annotation is one of a model that sees and is asked for unsafe memes; a choice is one of 20 captions; a
-rating reads a transcript, and is answered so much for each meme; vectors are those of `INPUTS` texts."""
+summaries, 799 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`; of
+choices by characters, as many a token as under an earlier prompt. An annotation is one of a model that sees
+and is asked for unsafe memes; a choice is one of 20 captions; a rating reads a transcript, and is answered so
+much for each meme; vectors are those of `INPUTS` texts."""
+SCREENSHOT = (190, 62, 155)
+"""Pixels of a screenshot's height: bars and times, and more for each turn and each meme (means likewise)."""
 REMOTE_SECONDS_PER_CALL = 2.0
 LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
 SHARED = 0.3
@@ -50,8 +53,8 @@ SHARED = 0.3
 def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     """Estimate a run over `n_memes` memes: a row for each task of a stage.
 
-    Calls by the profile's sizes, tokens by `TOKENS`, pictures by what their endpoint counts for one. What is
-    already recorded is not looked at.
+    Calls by the profile's sizes, tokens by `TOKENS`, pictures by their size and what their endpoint counts
+    for one. What is already recorded is not looked at.
     """
     n_news, n_role = sizes(profile)
     own, _ = load_dialogues(profile)
@@ -69,8 +72,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         requests = (4 * n_memes + 3 * places) / INPUTS
         rows.append(_row(profile, "04 embedding", "embedding", "embedder", requests))
     if retrieval.RERANKED in profile.retrieval.strategies:
-        shown = profile.retrieval.rerank_k
-        rows.append(_row(profile, "04 choice", "choice", "chooser", places, pictures=shown))
+        rows.append(_choice_row(profile, places))
     for number, judge in enumerate(profile.evaluation.judges):
         rows.append(_judge_row(profile, number, judge, n_dialogues, n_memes, places / max(1, n_dialogues)))
     return rows
@@ -80,9 +82,10 @@ def _row(
     profile: Profile, stage: str, task: str, role: Role, calls: float, turns: float = 0, pictures: float = 0,
     number: int = 0, answers: float = 1,
 ) -> dict[str, Any]:  # fmt: skip
-    """`calls` of a task about so many turns and pictures each, where the model sees, each with `answers`.
+    """`calls` of a task about so many turns each, where the model sees also pictures, each with `answers`.
 
-    What this machine answers costs no money.
+    Of `pictures` one is within 512 x 512 pixels (`spending.pictures_worth`). What this machine answers costs
+    no money.
     """
     llm, endpoint, local_model = runs.model_of(profile, role, number)
     tokens, name = TOKENS[task], endpoint.model or "(no model named)"
@@ -100,6 +103,20 @@ def _row(
     return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 
 
+def _choice_row(profile: Profile, turns: float) -> dict[str, Any]:
+    """The row of the choices at so many turns, of a model that sees by sheets of `drawing.SHEET_MEMES`."""
+    whole, rest = divmod(profile.retrieval.rerank_k, drawing.SHEET_MEMES)
+    sizes = [drawing.sheet_size(memes) for memes in [drawing.SHEET_MEMES] * whole + [rest] * bool(rest)]
+    worth = sum(spending.pictures_worth(*size) for size in sizes)
+    return _row(profile, "04 choice", "choice", "chooser", turns, pictures=worth)
+
+
+def _screenshot(turns: float, memes: float) -> float:
+    """How many pictures a screenshot counts as (`spending.pictures_worth`)."""
+    bars, turn, meme = SCREENSHOT
+    return spending.pictures_worth(drawing.WIDTH, bars + turn * turns + meme * memes)
+
+
 def _judge_row(
     profile: Profile, number: int, judge: Judge, n_dialogues: int, n_memes: int, places: float
 ) -> dict[str, Any]:
@@ -111,25 +128,17 @@ def _judge_row(
     if judge.kind == "rating" and given.judge_unit != "meme":
         spans = [places + 1] if profile.dialogue.separate else tables.lengths(profile)
         calls, turns = len(rates) * n_dialogues * len(spans), sum(spans) / len(spans)
-        memes = sum(rates) / len(rates) * turns * places / (places + 1)
-        return _row(
-            profile,
-            stage,
-            "rating",
-            "judge",
-            calls,
-            turns,
-            1,
-            number,
-            answers=memes if given.judge_unit == "dialogue" else 1,
-        )
+        rate = sum(rates) / len(rates) * places / (places + 1)
+        pictures = sum(_screenshot(span, rate * span) for span in spans) / len(spans)
+        answers = rate * turns if given.judge_unit == "dialogue" else 1
+        return _row(profile, stage, "rating", "judge", calls, turns, pictures, number, answers)
     sampled = sum(min(rate * places, given.judge_sample or places) * n_dialogues for rate in rates)
     if judge.kind == "yes_no":
         checked = 3 * given.judge_checks  # three memes a turn
         held_out = 2 * min(n_memes, (sampled + checked) / 2) * given.judge_contexts
         calls = 5 * (sampled + checked + held_out)
         return _row(profile, stage, "yes_no", "judge", calls, window, number=number)
-    return _row(profile, stage, "rating", "judge", sampled, window, 1, number)
+    return _row(profile, stage, "rating", "judge", sampled, window, _screenshot(window, 1), number)
 
 
 def cost_text(profile: Profile) -> str:
@@ -147,10 +156,27 @@ def cost_text(profile: Profile) -> str:
                 f"{spending.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
             )
     table = pd.DataFrame(rows)
+    usd, cap = table["usd"].sum(), profile.models.max_usd
+    if cap is not None and usd > cap:
+        notes.append(
+            f"The total of ${usd:,.2f} is above max_usd={cap:g}, at which the run stops: raise max_usd, or "
+            "lower n_dialogues, n_turns or max_memes."
+        )
+    notes += _own_chats(profile)
     table.loc[len(rows)] = {"stage": "total", "model": "", **table[table.columns[2:]].sum()}
     whole = dict.fromkeys(("calls", "tokens_in", "tokens_out"), "{:,.0f}".format)
     printed = table.to_string(index=False, float_format="{:,.4f}".format, formatters=whole)
     return "\n".join([printed, *dict.fromkeys(notes)])
+
+
+def _own_chats(profile: Profile) -> list[str]:
+    """What `make insert-memes` asks for with this profile, where that costs money."""
+    rows = _row(profile, "", "summary", "generator", 1, HISTORY_TURNS), _choice_row(profile, 1)
+    summary, choice = (row["usd"] for row in rows)
+    return [
+        f"Own chats (`make insert-memes`): about ${summary:.4f} a turn without a summary, and with "
+        f"STRATEGY={retrieval.RERANKED} ${choice:.4f} a turn for the choice."
+    ] * bool(summary + choice)
 
 
 def expected_memes(profile: Profile) -> int:

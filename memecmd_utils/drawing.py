@@ -249,6 +249,38 @@ def tile(text: str, side: int = 240) -> Image.Image:
     return image
 
 
+# --- numbered contact sheets, on which a model that sees chooses among memes (`reranking.py`)
+
+SHEET_VERSION = 1
+"""Part of every sheet's id: raise it when the same memes would look different."""
+SHEET_COLUMNS, SHEET_MEMES = 4, 20
+SHEET_CELL, SHEET_NUMBER = 160, 20
+"""Pixels: side of a cell, and the strip above the picture that holds its number, so that it covers nothing.
+Twenty memes are 640 x 800: four tiles for models that count tiles of 512 or crops of 768, and a fifth of the
+pixels of twenty memes for those that count area. A line of ten characters has some 15 pixels a character."""
+
+
+def sheet_size(memes: int) -> tuple[int, int]:
+    """Width and height of a sheet of so many memes."""
+    columns = min(memes, SHEET_COLUMNS)
+    return columns * SHEET_CELL, -(-memes // columns) * SHEET_CELL
+
+
+def draw_sheet(pictures: Sequence[Path], first: int = 1) -> Image.Image:
+    """Pictures in rows of `SHEET_COLUMNS`, each fitted into its cell, with numbers from `first` on."""
+    image, side = Image.new("RGB", sheet_size(len(pictures)), FIELD), SHEET_CELL
+    pen, room = ImageDraw.Draw(image), (side - 4, side - SHEET_NUMBER - 2)
+    for place, path in enumerate(pictures):
+        x, y = (steps * side for steps in divmod(place, SHEET_COLUMNS)[::-1])
+        with Image.open(path) as opened:
+            small = ImageOps.contain(on_ground(opened), room, Image.Resampling.LANCZOS)
+        left, top = (room[0] - small.width) // 2, (room[1] - small.height) // 2
+        image.paste(small, (x + 2 + left, y + SHEET_NUMBER + top))
+        write_line(image, (x + 5, y + SHEET_NUMBER - 3), str(first + place), SHEET_NUMBER - 3, INK, bold=True)
+        pen.rectangle((x, y, x + side - 1, y + side - 1), outline=RULE)
+    return image
+
+
 # --- chat screenshots that look like a phone's, for judges (2507.00891, Section 5.1) and Figure 5
 
 RENDERER_VERSION = 3

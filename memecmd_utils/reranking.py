@@ -2,16 +2,18 @@
 
 At a turn a model reads the chat so far, with the memes that it chose before, and the K best memes of the
 paper's score (Eq. 24) in an order drawn by seed. It answers with the number of one of them, or with 0 for
-none. Of a meme it reads caption and picture note (or sees the picture), never S-.
+none. Of a meme it reads caption and picture note (or sees the picture, in a sheet of all), never S-.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from memecmd_utils import retrieval, statistics
+from memecmd_utils import drawing, retrieval, statistics
 from memecmd_utils.files import data_url, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
@@ -20,7 +22,7 @@ from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.retrieval import RERANKED, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Choice, ChoiceReply, Meme
+from memecmd_utils.schemas import Choice, ChoiceReply, Meme, Scenario
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import UNTOUCHED, Split
 
@@ -30,27 +32,32 @@ PROMPTS = ("choice_system", "choice", "choice_option")
 HISTORY_TURNS, MAX_CHARS = 17, 500
 """Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters
 of one of them: chats from elsewhere may be longer."""
+NAME_CHARS, CAPTION_CHARS = 20, 120
+"""Characters of a name, and of what is known of a meme or of two people: they come from strangers as well."""
+SLACK = 1
+"""Memes above or below the expected number from which on the model is told that there are many or few."""
+FRIENDS = "朋友"
+"""What the two speakers of a chat about news are (Eq. 7)."""
 SPARE = 100
 """Memes that are ranked beside the K, to stand in for those that the chat has had: no meme comes twice."""
-FROZEN = {"may_abstain": True, "by_annotation": False}
-"""The prompt files were frozen before the tracked choices were made (`RERANKING_PLAN.md`). Their other
-branches made `choices_always.jsonl` and `choices_annotation.jsonl`."""
 
-Picture = Callable[[Meme], str]
-"""The picture of a meme as a data URL, for a model that sees."""
+PictureFile = Callable[[Meme], Path]
+"""The file of a meme's picture, for a model that sees."""
 
 
 class RankedChat(NamedTuple):
     """A chat, and the memes that come into question at its turns.
 
     `lines`: speaker and text of turns 1, 2, ...; `turns` are the numbers of those that may get a meme, and
-    `memes` the ids of the memes at each of them, the best first.
+    `memes` the ids of the memes at each of them, the best first. `relation` says what the speakers are to
+    each other, where that is known.
     """
 
     name: str
     lines: Sequence[tuple[str, str]]
     turns: Sequence[int]
     memes: Sequence[Sequence[str]]
+    relation: str = ""
 
 
 def choice_request(
@@ -59,33 +66,35 @@ def choice_request(
     sent: Mapping[int, str],
     memes: Mapping[str, Meme],
     profile: Profile,
-    picture: Picture | None = None,
+    picture: PictureFile | None = None,
 ) -> Request:
-    """What a model is asked at `ranked.turns[row]`; `sent` are the memes of the turns before it, by turn."""
+    """What a model is asked at `ranked.turns[row]`; `sent` are the memes of the turns before it, by turn.
+
+    Names, texts and captions come from anywhere: they stand inside fences, each in one line and cut. A model
+    that sees gets the candidates as one picture (`sheets`).
+    """
     knobs, turn, name = profile.retrieval, ranked.turns[row], ranked.name
     best = [meme for meme in ranked.memes[row] if meme not in sent.values()][: knobs.rerank_k]
     rng = statistics.rng(profile.seed, "order of candidates", name, turn)
     shown = [memes[best[place]] for place in rng.permutation(len(best))]
+    speakers = [prompts.one_line(speaker, NAME_CHARS) for speaker, _ in ranked.lines[:turn]]
     lines = []
-    for number, (speaker, text) in enumerate(ranked.lines[: turn - 1], start=1):
-        meme = memes[sent[number]] if number in sent else None
-        mark = prompts.render("sent_meme", caption=meme.text or meme.picture_note) if meme else ""
-        lines.append(f"{speaker}：{mark}{' '.join(text.split())[:MAX_CHARS]}")
-    options = (
-        prompts.render(
-            "choice_option", number=number, seen=picture is not None, text=meme.text,
-            picture=meme.picture_note, **FROZEN,
-        )
+    for number, (_, text) in enumerate(ranked.lines[: turn - 1], start=1):
+        known = _words_of(memes[sent[number]]) if number in sent else {}
+        mark = prompts.render("sent_meme", **known) if known else ""
+        lines.append(f"{speakers[number - 1]}：{mark}{prompts.one_line(text, MAX_CHARS)}")
+    seen = picture is not None
+    options = [
+        prompts.render("choice_option", number=number, seen=seen, **_words_of(meme))
         for number, meme in enumerate(shown, start=1)
-    )  # fmt: skip
+    ]
     asked = prompts.render(
-        "choice", fence=prompts.fence, history="\n".join(lines[-HISTORY_TURNS:]), options="\n".join(options),
-        speaker=ranked.lines[turn - 1][0], turns=turn - 1, sent=len(sent),
-        allowed=knobs.wanted_rate * (turn - 1), **FROZEN,
+        "choice", fence=prompts.fence, relation=prompts.one_line(ranked.relation, CAPTION_CHARS),
+        lines=lines[-HISTORY_TURNS:], options=options, seen=seen, speaker=speakers[-1], turns=turn - 1,
+        sent=len(sent), gap=turn - max(sent, default=0), rate=knobs.wanted_rate, slack=SLACK,
     )  # fmt: skip
-    system = prompts.render("choice_system", rate=knobs.wanted_rate, **FROZEN)
-    seen = shown if picture else []
-    images = [Image(image_id=meme.sha256, load=lambda meme=meme: picture(meme)) for meme in seen]
+    system = prompts.render("choice_system", rate=knobs.wanted_rate, seen=seen)
+    images = sheets(shown, picture) if picture else []
     return Request(
         task="choice",
         subject=f"{name}/{turn}",
@@ -95,6 +104,29 @@ def choice_request(
         reply_schema=ChoiceReply,
         options=[meme.meme_id for meme in shown],
     )
+
+
+def _words_of(meme: Meme) -> dict[str, str]:
+    """What the prompts say of a meme: the text on it, and what is known of the picture."""
+    cut = (prompts.one_line(text, CAPTION_CHARS) for text in (meme.text, meme.picture_note))
+    return dict(zip(("text", "picture"), cut, strict=True))
+
+
+def sheets(shown: Sequence[Meme], picture: PictureFile) -> list[Image]:
+    """The candidates, numbered from 1, on one contact sheet, or on several of `drawing.SHEET_MEMES` each.
+
+    The id of a sheet hashes its memes and their numbers. It is drawn only when the request is sent.
+    """
+    made = []
+    for start in range(0, len(shown), drawing.SHEET_MEMES):
+        part = shown[start : start + drawing.SHEET_MEMES]
+        told = [f"sheet {drawing.SHEET_VERSION} from {start + 1}", *(meme.sha256 for meme in part)]
+
+        def load(part: Sequence[Meme] = part, first: int = start + 1) -> str:
+            return data_url(drawing.encode(drawing.draw_sheet([picture(meme) for meme in part], first)))
+
+        made.append(Image(image_id=hashlib.sha256("\n".join(told).encode()).hexdigest(), load=load))
+    return made
 
 
 def read_choice(reply: Reply, asked: Request) -> ChoiceReply:
@@ -110,7 +142,7 @@ def ask_model(
     chat: Chat,
     memes: Mapping[str, Meme],
     profile: Profile,
-    picture: Picture | None = None,
+    picture: PictureFile | None = None,
 ) -> list[Choice]:
     """A model's choices at all turns of all chats: chats side by side, each turn after the one before it."""
 
@@ -156,8 +188,17 @@ def best_ids(
     return [[index.meme_ids[meme] for meme in row if meme >= 0] for row in ranking.memes.tolist()]
 
 
-def rank_chats(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Profile) -> list[RankedChat]:
-    """Dialogues with the memes that come into question: the best of the paper's score at every turn."""
+def rank_chats(
+    scored: Sequence[ScoredDialogue],
+    index: MemeIndex,
+    profile: Profile,
+    scenarios: Sequence[Scenario] = (),
+) -> list[RankedChat]:
+    """Dialogues with the memes that come into question: the best of the paper's score at every turn.
+
+    `scenarios` are those that dialogues of roles started from, which say what the speakers are to each other.
+    """
+    relations = {scenario.scenario_id: scenario.relationship for scenario in scenarios}
     chats, start = [], 0
     queries = np.concatenate([item.queries for item in scored])
     best = best_ids(index, queries, profile.retrieval.weights, profile)
@@ -166,7 +207,8 @@ def rank_chats(scored: Sequence[ScoredDialogue], index: MemeIndex, profile: Prof
         names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
         lines = [(names[turn.speaker], turn.text) for turn in dialogue.turns]
         memes = best[start : (start := start + len(item.turns))]
-        chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, memes))
+        relation = FRIENDS if dialogue.kind == "news" else relations.get(dialogue.ref, "")
+        chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, memes, relation))
     return chats
 
 
@@ -179,18 +221,25 @@ def choose_memes(
     """
     if RERANKED not in run.profile.retrieval.strategies:
         return []
+    ranked = rank_chats(scored, index, run.profile, run.load(Scenario))
     with run.chat("chooser", "choice", at_once=1) as chat:
-        made = ask_model(rank_chats(scored, index, run.profile), chat, memes, run.profile, pictures(run, run))
-    if lacking := [choice.unscored for choice in made if choice.unscored]:
-        print(f"{len(lacking)} of {len(made)} turns get no meme by {RERANKED}: {lacking[0]}")
+        made = ask_model(ranked, chat, memes, run.profile, pictures(run, run))
+    if lacking := unusable(made):
+        print(f"{RERANKED}: {lacking}; their turns get no meme")
     return made
 
 
-def pictures(run: Run, asking: Run) -> Picture | None:
-    """What gives the picture of a run's meme, where the model of `asking` sees."""
+def unusable(made: Sequence[Choice]) -> str:
+    """How many of some choices have no usable answer, and why the first has none; empty where all have."""
+    lacking = [choice.unscored for choice in made if choice.unscored]
+    return f"{len(lacking)} of {len(made)} choices without a usable answer ({lacking[0]})" if lacking else ""
+
+
+def pictures(run: Run, asking: Run) -> PictureFile | None:
+    """What finds the picture of a run's meme, where the model of `asking` sees."""
     if asking.profile.models.llm != "openai" or not asking.endpoint("chooser").vision:
         return None
-    return lambda meme: data_url(run.read(meme.file).read_bytes())
+    return lambda meme: run.read(meme.file)
 
 
 def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:

@@ -1,9 +1,12 @@
 """The estimate of a profile: calls by hand, pictures as a library reads them, what is not known."""
 
+import re
+
 import made_up
 import pytest
 
-from memecmd_utils import cost, settings
+from memecmd_utils import cost, drawing, settings
+from memecmd_utils.llm import spending
 
 LIVE = {"models.llm": "openai", "dialogue.n_news": 6, "dialogue.n_role_pairs": 4, "dialogue.n_turns": 10}
 MODEL = {"model": "m", "usd_per_million_in": 1, "usd_per_million_out": 10}
@@ -34,6 +37,34 @@ def test_the_estimate_counts_the_calls_that_the_stages_make() -> None:
     (judge,) = [row for row in cost.estimate(by_meme, 30) if "judge" in row["stage"]]
     assert judge["calls"] == pytest.approx(5 * (9 * 10 + 2 * 30 * 4), rel=0.01), "4 held-out contexts a meme"
     assert sum(row["usd"] for row in cost.estimate(settings.load_profile("example", {}), 200)) == 0
+
+
+@pytest.mark.parametrize(("model", "picture", "sheet"), [("gpt-4o", 255, 765), ("gpt-4o-mini", 8500, 25501)])
+def test_a_sheet_of_twenty_costs_less_than_a_fifth_of_twenty_pictures(model, picture, sheet) -> None:
+    """By the rule of each model: gpt-4o counts 85 + 170 a tile, gpt-4o-mini 2,833 + 5,667."""
+    worth = spending.pictures_worth(*drawing.sheet_size(20))
+    assert worth * picture == pytest.approx(sheet, abs=2) and worth <= 20 / 5
+    end = {**MODEL, "vision": True, "tokens_per_image": picture}
+    mine = profile(models__endpoints={"generator": end}, retrieval__strategies=["reranked"])
+    blind = profile(retrieval__strategies=["reranked"])
+    (row,), (other,) = (
+        [row for row in cost.estimate(one, 30) if row["stage"] == "04 choice"] for one in (mine, blind)
+    )
+    assert row["calls"] == 90 and row["tokens_in"] - other["tokens_in"] == pytest.approx(90 * sheet, rel=1e-3)
+    more = cost.estimate(mine.replace(rerank_k=40), 30)
+    assert sum(row["tokens_in"] for row in more) > sum(row["tokens_in"] for row in cost.estimate(mine, 30))
+    width, height = drawing.sheet_size(20)
+    assert width * height <= 20 * 360 * 360 / 5, "also where a model counts the area of memes"
+    assert max(width, height) <= 4 / 3 * min(width, height), "four crops of Gemini, which counts 258 each"
+
+
+def test_a_total_above_the_cap_is_said_and_the_shipped_profile_is_below_it() -> None:
+    shipped = settings.load_profile("openai", {})
+    assert "is above max_usd" not in cost.cost_text(shipped)
+    assert sum(row["usd"] for row in cost.estimate(shipped, 200)) < 0.6 * shipped.models.max_usd
+    text = cost.cost_text(settings.load_profile("openai", {"models.max_usd": 0.5}))
+    assert re.search(r"total of \$1\.\d\d is above max_usd=0\.5, at which the run stops: raise max_usd", text)
+    assert re.search(r"insert-memes.*about \$0\.0002 .*reranked \$0\.0040 a turn", text)
 
 
 def test_pictures_of_the_sources_are_counted_as_the_library_reads_them(tmp_path, monkeypatch) -> None:

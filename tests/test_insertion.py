@@ -232,6 +232,30 @@ def test_reranked_memes_are_what_a_model_chooses_and_no_choice_is_asked_twice(
     assert "说到 k3" in (tmp_path / "o.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [('{"reason": "好", "number": 99}', "3 of 3 choices without a usable answer (unusable: "),
+     ("[]", "3 of 3 "),
+     ('{"reason": "不用", "number": 0}', "")],
+)  # fmt: skip
+def test_choices_are_counted_and_paid_for_in_the_closing_line(
+    run, tmp_path, monkeypatch, said, words
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
+    source = write_csv(tmp_path / "c.csv", ROWS)
+    prices = {"usd_per_million_in": 100, "usd_per_million_out": 100}
+    with FaultServer(lambda body: Answer(chat_reply(said))).running() as server:
+        name = made_chats.live_profile(
+            tmp_path, server.url, endpoints={"generator": {"base_url": server.url, "model": "m", **prices}}
+        )
+        told = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made", strategy="reranked")
+    line = told.splitlines()[0]
+    assert "0 memes (0 different) in 4 turns of 1 chat; summaries: in the file; 3 choices: model m@" in line
+    assert words in line and ("usable" in line) == bool(words)
+    spent = sum(json.loads(row)["usd"] for row in next(tmp_path.rglob("spent.jsonl")).open())
+    assert f"; ${spent:.4f}" in line and spent > 0
+
+
 # --- the summary agent
 
 

@@ -73,12 +73,12 @@ def insert_file(
     library = open_library(run, asking)
     before = runs.spent(asking).total("usd")
     chats, writers = _summed_up(export.chats, asking, run.name)
-    placements = _place(chats, library, strategy, asking)
+    placements, choices = _place(chats, library, strategy, asking)
     usd = runs.spent(asking).total("usd") - before
     about = (
         f"{counted(len(placements), 'meme')} ({len({p.meme_id for p in placements}):,} different) in "
         f"{counted(sum(len(chat.spoken) for chat in chats), 'turn')} of {counted(len(chats), 'chat')}; "
-        f"summaries: {writers}" + (f"; ${usd:.4f}" if usd else "")
+        f"summaries: {writers}{_chosen(choices)}" + (f"; ${usd:.4f}" if usd else "")
     )
     title = f"{about}. Memes by {strategy} from the library of run {run.name}."
     written = _write(target, export, chats, placements, library, {"title": source.name, "about": title})
@@ -235,13 +235,18 @@ def _dialogue(name: str, spoken: Sequence[SpokenTurn], summaries: Sequence[Summa
     return Dialogue(kind="own", turns=turns, summaries=told, complete=True, source=OWN, **named)
 
 
-def _place(chats: Sequence[Chat], library: Library, strategy: Strategy, asking: Run) -> list[Placement]:
-    """Memes by a strategy in all chats (Eq. 22-25), under one gate that is fitted on them together."""
+def _place(
+    chats: Sequence[Chat], library: Library, strategy: Strategy, asking: Run
+) -> tuple[list[Placement], Sequence[Choice]]:
+    """Memes by a strategy in all chats (Eq. 22-25), under one gate that is fitted on them together.
+
+    With the choices of `reranked`, also those that cannot be used.
+    """
     dialogues, run = [chat.dialogue for chat in chats], library.run
     if strategy == RERANKED and asking.profile.models.llm == "authored":
         raise NoSummaryAgent(f"strategy {RERANKED} asks a model at every turn", asking.profile.name, run.name)
     if all(summary.unscored for dialogue in dialogues for summary in dialogue.summaries):
-        return []
+        return [], []
     profile, index = run.profile.replace(strategies=[strategy]), library.index
     scored = retrieval.score_dialogues(dialogues, index, library.encode, profile, library.query_means)
     by_learned: Sequence[retrieval.ScoredDialogue] = ()
@@ -264,4 +269,13 @@ def _place(chats: Sequence[Chat], library: Library, strategy: Strategy, asking: 
             choices = reranking.ask_model(ranked, chat, library.memes, asking.profile, picture)
     one_half = dict.fromkeys((dialogue.dialogue_id for dialogue in dialogues), "a")
     placements = retrieval.place(scored, index, profile, by_learned, choices, one_half)
-    return [placed for placed in placements if placed.score is not None]  # at random, also without a summary
+    # At random, turns without a summary get one, too.
+    return [placed for placed in placements if placed.score is not None], choices
+
+
+def _chosen(choices: Sequence[Choice]) -> str:
+    """How many choices a model was asked for, who it is, and how many of them cannot be used."""
+    asked = [choice for choice in choices if choice.shown]
+    sources = ", ".join(sorted({choice.source for choice in asked}))
+    words = f"; {counted(len(asked), 'choice')}: {sources}" if asked else ""
+    return "; ".join(filter(None, (words, reranking.unusable(asked))))

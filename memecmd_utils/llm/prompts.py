@@ -63,6 +63,15 @@ def _included(text: bytes) -> list[str]:
     return [other for other in meta.find_referenced_templates(_environment().parse(text.decode())) if other]
 
 
+def one_line(text: str, most: int) -> str:
+    """Text from outside as one line of at most so many characters, an ellipsis where it was cut.
+
+    Names and captions come with line ends and at any length; neither may look like a new part of a prompt.
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def fence(text: str) -> str:
     """Wrap text from outside (news, OCR, replies) so that a model can tell data from instructions.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -150,6 +151,18 @@ def tokens_per_image(endpoint: Endpoint) -> int:
     """Of a picture, also where the endpoint does not say."""
     stated = endpoint.tokens_per_image
     return TOKENS_PER_IMAGE if stated is None else stated
+
+
+def pictures_worth(width: float, height: float) -> float:
+    """How many pictures within 512 x 512 pixels one of this size counts as, where a model counts tiles.
+
+    It is fitted into 2,048 x 2,048 pixels and its shorter side into 768. Then a picture counts a third and
+    each 512-pixel tile two thirds: 85 and 170 tokens of gpt-4o, 2,833 and 5,667 of gpt-4o-mini. Models that
+    count area ask for no more.
+    """
+    scale = min(1, 2048 / max(width, height), 768 / min(width, height))
+    tiles = math.prod(math.ceil(scale * edge / 512) for edge in (width, height))
+    return (1 + 2 * tiles) / 3
 
 
 # --- what chats asked for ----------------------------------------------------------------------------
