@@ -168,6 +168,9 @@ def test_a_model_that_sees_gets_one_sheet_that_is_drawn_when_the_request_is_sent
     (sheet,) = request.messages[-1].images
     assert not drawn and "画面在附图里" in prompt_of(request) and "以图为准" in prompt_of(request)
     assert "\n7. （没有认出字）\n" in prompt_of(request) and "m0" not in prompt_of(request)
+    noted = {"text": "", "picture_note": "猫瞪眼"}
+    assert "（画面：猫瞪眼）" in prompt_of(asked(m03=memes["m03"].model_copy(update=noted)))
+    assert "猫瞪眼" not in prompt_of(asked(m03=memes["m03"].model_copy(update=noted | {"text": "字"})))
     where = pictures(tmp_path, ids)
     url = sheet.load()
     assert drawn == request.options and url.startswith("data:image/jpeg;base64,")
