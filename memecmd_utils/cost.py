@@ -26,19 +26,19 @@ class Tokens(NamedTuple):
 
 TOKENS = {
     "annotation": Tokens(860, 0, 175),
-    "scenario": Tokens(125, 0, 114),
-    "utterance": Tokens(1006, 9.4, 13),
-    "summary": Tokens(837, 16.5, 92),
+    "scenario": Tokens(165, 0, 114),
+    "utterance": Tokens(1180, 9.4, 13),
+    "summary": Tokens(947, 16.5, 92),
     "choice": Tokens(1245, 0, 50),
     "rating": Tokens(248, 22.6, 54),
     "yes_no": Tokens(182, 6.3, 1),
     "embedding": Tokens(34 * INPUTS, 0, 0),
 }
 """By task, without pictures: means over the example's own prompts and texts (200 memes, 846 turns, 799
-summaries, 799 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`; of
-choices by characters, as many a token as under an earlier prompt. An annotation is one of a model that sees
-and is asked for unsafe memes; a choice is one of 20 captions; a rating reads a transcript, and is answered so
-much for each meme; vectors are those of `INPUTS` texts."""
+summaries, 799 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`;
+in stages 03 and 04 by characters, as many a token as under earlier prompts. An annotation is one of a model
+that sees and is asked for unsafe memes; a choice is one of 20 captions; a rating reads a transcript, and is
+answered so much for each meme; vectors are those of `INPUTS` texts."""
 SCREENSHOT = (190, 62, 155)
 """Pixels of a screenshot's height: bars and times, and more for each turn and each meme (means likewise)."""
 REMOTE_SECONDS_PER_CALL = 2.0

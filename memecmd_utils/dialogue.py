@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
@@ -22,7 +22,7 @@ from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored, prompts, replies
 from memecmd_utils.llm.chat import Bar, Chat, progress
 from memecmd_utils.llm.types import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
-from memecmd_utils.settings import Profile, ProfileError
+from memecmd_utils.settings import Phases, Profile, ProfileError
 
 # --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)
 
@@ -30,14 +30,20 @@ TOPIC_NAMES = dict(zip(schemas.TOPICS, ("体育", "娱乐", "科技", "游戏", 
 RELATION_NAMES = {
     "intimacy": {"stranger": "陌生人", "acquaintance": "认识", "close": "亲近", "very_close": "非常亲密"},
     "dominance": {
-        "equal": "平等", "a_dominant": "甲说了算", "b_dominant": "乙说了算", "mutual_dependence": "互相依靠",
+        "equal": "平等", "mutual_dependence": "互相依靠", "a_dominant": "{a}说了算",
+        "b_dominant": "{b}说了算",
     },
-    "age_relation": {"same_age": "同龄", "a_older": "甲年长", "b_older": "乙年长", "generational": "隔代"},
+    "age_relation": {"same_age": "同龄", "a_older": "{a}年长", "b_older": "{b}年长", "generational": "隔代"},
     "primary_scenario": {
         "work": "工作", "study": "学习", "life": "生活", "entertainment": "娱乐", "special": "特殊场合",
     },
 }  # fmt: skip
-"""The four dimensions of a role pair in the words of the prompts."""
+"""The four dimensions of a role pair in the words of the prompts; `a` and `b` are its roles."""
+N_FACTS, FACT_CHARS = 2, 80
+"""Sentences of a news item that its short context keeps, and characters of one of them."""
+Background = Literal["context", "brief", "persona", ""]
+BACKGROUNDS: tuple[Background, ...] = ("context", "brief", "persona")
+"""What a speaker may be told of the start, the longest first: fields of a `ColdStart`, and prompt files."""
 NEW_SCENARIO_TRIES = 8
 Encode = Callable[[list[str]], np.ndarray]
 """Texts to unit vectors, [texts, dim]."""
@@ -99,25 +105,50 @@ def planned_turns(kinds: Sequence[str], profile: Profile) -> list[int]:
 
 def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
     """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
-    values = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
-    return _cold_start("news", item.news_id, item.title, ("甲", "乙"), item.source, values)
+    sentences = re.findall(r"[^。！？!?\s][^。！？!?\n]*[。！？!?]*[”’」』]?", item.text)
+    about: dict[str, Any] = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
+    about["facts"] = [prompts.one_line(sentence, FACT_CHARS) for sentence in sentences[:N_FACTS]]
+    told = {"A": about, "B": dict(about)}
+    return _cold_start("news", item.news_id, item.title, ("甲", "乙"), item.source, told)
 
 
 def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas.ColdStart:
     """f_role (Eq. 9): both roles and the scene become a dialogue's context."""
-    values, names = {"s": scenario, "pair": pair}, (pair.role_a, pair.role_b)
-    return _cold_start("role", scenario.scenario_id, scenario.scenario, names, scenario.source, values)
+    scene = scenario.model_dump(include={"scenario", "event", "relationship"})
+    a, b = (
+        {field: getattr(scenario, f"{field}_{who}") for field in ("background", "personality", "state")}
+        for who in "ab"
+    )
+    told: dict[schemas.Speaker, dict[str, Any]] = {
+        "A": {**scene, **a, "other_background": b["background"]},
+        "B": {**scene, **b, "other_background": a["background"]},
+    }
+    names = (pair.role_a, pair.role_b)
+    return _cold_start("role", scenario.scenario_id, scenario.scenario, names, scenario.source, told)
 
 
 def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
     """The start of one's own dialogue: nothing is known of it but its title."""
     about = dialogue.model_dump(exclude={"turns", "summaries", "complete"})
-    return schemas.ColdStart(context=dialogue.title, brief=dialogue.title, **about)
+    told = dict.fromkeys(("A", "B"), dialogue.title)
+    return schemas.ColdStart(**dict.fromkeys(BACKGROUNDS, told), **about)
 
 
 def _cold_start(
-    kind: schemas.Kind, ref: str, title: str, names: tuple[str, str], source: str, values: dict[str, Any]
+    kind: schemas.Kind,
+    ref: str,
+    title: str,
+    names: tuple[str, str],
+    source: str,
+    told: dict[schemas.Speaker, dict[str, Any]],
 ) -> schemas.ColdStart:
+    """The start of a dialogue; `told` are the values of the prompts by the speaker who reads them."""
+    told["A"] |= {"me": names[0], "other": names[1]}
+    told["B"] |= {"me": names[1], "other": names[0]}
+    backgrounds = {
+        name: {who: prompts.render(f"{name}_{kind}", **values) for who, values in told.items()}
+        for name in BACKGROUNDS
+    }
     return schemas.ColdStart(
         dialogue_id=f"{kind}-{ref}",
         kind=kind,
@@ -125,10 +156,9 @@ def _cold_start(
         title=title,
         name_a=names[0],
         name_b=names[1],
-        context=prompts.render(f"context_{kind}", **values),
-        brief=prompts.render(f"brief_{kind}", **values),
         source=source,
         prompt_sha256=prompts.prompt_sha256(f"context_{kind}"),
+        **backgrounds,
     )
 
 
@@ -221,7 +251,11 @@ def _scenario_request(
     pair: schemas.RolePair,
     **values: object,
 ) -> Request:
-    relation = {dimension: names[getattr(pair, dimension)] for dimension, names in RELATION_NAMES.items()}
+    roles = {"a": pair.role_a, "b": pair.role_b}
+    relation = {
+        dimension: names[getattr(pair, dimension)].format(**roles)
+        for dimension, names in RELATION_NAMES.items()
+    }
     text = prompts.render(prompt, fence=prompts.fence, pair=pair, **relation, **values)
     return Request(
         task="scenario",
@@ -243,18 +277,44 @@ def _gloss(source: str, subject: str) -> str:
 Task = Literal["utterance", "summary"]
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
+NAME_CHARS = 20
+"""Characters of a name that the summary agent reads."""
 HISTORY_TURNS = 17
 """Turns before t that the summary agent reads: all in the dialogues of 18, the last ones of a longer chat."""
 
 
-def phase_of(turn: int) -> Literal["initial", "early", "middle", "late"]:
+Phase = Literal["initial", "early", "middle", "late"]
+
+
+class Ladder(NamedTuple):
+    """What a speaker is told of the start in each phase, and how the middle phase speaks of other topics."""
+
+    told: dict[Phase, Background]
+    opening: Literal["offered", "asked", ""]
+
+
+_SHRINKING: dict[Phase, Background] = {
+    "initial": "context", "early": "brief", "middle": "brief", "late": "persona",
+}  # fmt: skip
+_WHOLE: dict[Phase, Background] = dict.fromkeys(_SHRINKING, "context")
+LADDERS: dict[Phases, Ladder] = {
+    "ours": Ladder(_SHRINKING, "offered"),
+    "paper": Ladder({**_SHRINKING, "late": ""}, "asked"),  # Eq. 11-14
+    "full": Ladder(_WHOLE, "offered"),
+    "no_opening": Ladder(_SHRINKING, ""),
+}
+"""By the setting `phases`. With `ours` a speaker keeps its persona, and may leave the topic; the paper takes
+the one away and asks for the other."""
+
+
+def phase_of(turn: int) -> Phase:
     """Phase of a turn: t = 1, 2 <= t < 7, 7 <= t < 13, t >= 13 (Eq. 11-14)."""
     if turn < 7:
         return "initial" if turn == 1 else "early"
     return "middle" if turn < 13 else "late"
 
 
-def speaker_of(turn: int) -> Literal["A", "B"]:
+def speaker_of(turn: int) -> schemas.Speaker:
     """A_1 opens and speaks on odd turns (Eq. 8, 10; Eq. 5's index would give A_2 the first word)."""
     return "A" if turn % 2 else "B"
 
@@ -312,12 +372,15 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
     turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
     names = (start.name_a, start.name_b)
     speaker, other = names if speaker_of(turn) == "A" else names[::-1]
+    phase, ladder = phase_of(turn), LADDERS[profile.dialogue.phases]
+    told = ladder.told[phase]
     text = prompts.render(
-        f"utterance_{phase_of(turn)}",
+        f"utterance_{phase}",
         fence=prompts.fence,
         history=history_text(lines_of(start, earlier)),
-        context=start.context,
-        brief=start.brief,
+        told=told,
+        background=getattr(start, told)[speaker_of(turn)] if told else "",
+        opening=ladder.opening,
         speaker=speaker,
         # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
         other=other,
@@ -335,10 +398,13 @@ def summary_request(
 ) -> Request:
     """Request of the summary agent for turn t, seen from the side of `speaker`, who speaks at t (Eq. 16).
 
-    `lines`: names and texts of the turns before t, oldest first; the last `HISTORY_TURNS` are read.
+    `lines`: names and texts of the turns before t, oldest first; the last `HISTORY_TURNS` are read. Names may
+    come from strangers, so they stand inside fences, cut and in one line.
     """
-    history = history_text(lines[-HISTORY_TURNS:])
-    text = prompts.render("summary", fence=prompts.fence, speaker=speaker, history=history)
+    lines = lines[-HISTORY_TURNS:]
+    history = history_text([(prompts.one_line(name, NAME_CHARS), text) for name, text in lines])
+    name = prompts.one_line(speaker, NAME_CHARS)
+    text = prompts.render("summary", fence=prompts.fence, speaker=name, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
     return _request("summary", dialogue_id, turn, text, profile, sampling, schemas.SummaryReply)

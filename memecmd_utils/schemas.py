@@ -193,7 +193,10 @@ DIALOGUE_KINDS: dict[Kind, str] = {"news": "News-based", "role": "Role-based", "
 
 
 class ColdStart(Record):
-    """What a dialogue starts from: the context C_i, its title and its short form."""
+    """What a dialogue starts from: its title, and what each speaker is told of it, in three lengths.
+
+    Of the other's character and state a speaker is told nothing.
+    """
 
     dialogue_id: Text
     kind: Kind
@@ -202,10 +205,12 @@ class ColdStart(Record):
     title: Text
     name_a: str
     name_b: str
-    context: Text
-    """Full context, used at t = 1 (Eq. 11)."""
-    brief: Text
-    """Short context, used for 2 <= t < 13 (Eq. 12, 13)."""
+    context: dict[Speaker, Text]
+    """C_i: the full context, used at t = 1 (Eq. 11)."""
+    brief: dict[Speaker, Text]
+    """C_i,brief: the short context, used for 2 <= t < 13 (Eq. 12, 13)."""
+    persona: dict[Speaker, Text]
+    """The speaker alone, used for t >= 13, where the paper leaves nothing (Eq. 14)."""
 
 
 class Dialogue(Record):

@@ -220,6 +220,9 @@ class LibrarySettings(Setting):
     """The annotator also names abusive memes and such as are not safe for work: never sent or released."""
 
 
+Phases = Literal["ours", "paper", "full", "no_opening"]
+
+
 class DialogueSettings(Setting):
     """What the dialogues start from, how many there are and how long (stage 03)."""
 
@@ -237,6 +240,8 @@ class DialogueSettings(Setting):
     n_turns: Annotated[int | list[int], PlainValidator(_turns)] = 18
     """Turns of every dialogue, of which Table 1 takes prefixes; a list: lengths of separate dialogues."""
     max_utterance_chars: int = Field(25, ge=4)
+    phases: Phases = "ours"
+    """What speakers are told of the start, turn by turn: `dialogue.LADDERS`."""
 
     @property
     def separate(self) -> list[int]:

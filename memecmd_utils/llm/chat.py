@@ -5,7 +5,8 @@ A question is asked again on three levels, each within the next:
 
     no answer came                   the SDK sends it again       `endpoint.RETRIES`           not counted
       the answer came broken         asked again unchanged        `LOST_IN_A_ROW` in a row     not counted
-        the reply cannot be used     unchanged, then with why     `ATTEMPTS` in all            counted
+        the reply cannot be used     with another seed, then      `ATTEMPTS` in all            counted
+                                     told why; a broken rule at once
 
 All three are in the usage of a run as "tried again".
 """
@@ -45,7 +46,7 @@ MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "fi
 """Outcomes without an answer that tell of the model, and not of the endpoint or the day."""
 UNCHANGED_RETRIES = 2
 ATTEMPTS = 1 + UNCHANGED_RETRIES + 2
-"""The last two are shown what was wrong."""
+"""The last two are shown what was wrong; where a rule is broken, all but the first are."""
 LOST_IN_A_ROW = 5
 """Replies that did not arrive whole and cost no attempt. What is lost at random comes back before that. What
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
@@ -210,10 +211,10 @@ class Chat:
 
     def _next_attempt(self, request: Request, attempt: int, reply: Reply, error: UnusableReply) -> Request:
         """The request of the attempt after number `attempt`, whose `reply` had this `error`."""
-        # Where a fixed seed brings the same unusable reply again, the next attempt moves it on.
-        moves = self.backend.repeats and request.seed is not None
-        changed: dict[str, Any] = {"seed": request.seed + attempt} if moves else {}
-        if attempt > UNCHANGED_RETRIES:
+        # A fixed seed may bring the same unusable reply again, so each attempt moves it on.
+        changed: dict[str, Any] = {} if request.seed is None else {"seed": request.seed + attempt}
+        # A rule is a thing that a model can keep once it is told; most other faults come by chance.
+        if isinstance(error, BrokenRules) or attempt > UNCHANGED_RETRIES:
             reason = {"reason": error.reason, "details": error.details}
             # Above the mark stands what takes the place of an empty reply, in the language of the prompt.
             told = prompts.render(request.ask_again, fence=prompts.fence, **reason)

@@ -34,9 +34,10 @@ def starts(count: int) -> list[schemas.ColdStart]:
     made = []
     for n in range(1, count + 1):
         name, seen = f"made-{n:05d}", f"第{n}号见闻"
-        texts = {"context": f"{seen}：楼下{n % 7 + 1}位邻居修好了{n % 13 + 2}把椅子。"}
-        texts |= {"brief": f"他们在聊{seen}：{n}号楼下有人修椅子", "title": seen}
-        texts |= {"name_a": "阿橙", "name_b": "老柏"}
+        told = {"context": f"{seen}：楼下{n % 7 + 1}位邻居修好了{n % 13 + 2}把椅子。"}
+        told |= {"brief": f"他们在聊{seen}：{n}号楼下有人修椅子", "persona": f"住在{n}号楼的人"}
+        texts = {name: dict.fromkeys("AB", text) for name, text in told.items()}
+        texts |= {"title": seen, "name_a": "阿橙", "name_b": "老柏"}
         made.append(schemas.ColdStart(source="simulated", dialogue_id=name, kind="news", ref=name, **texts))
     return made
 
