@@ -47,7 +47,6 @@ def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) 
             chat.budget = Budget(runs.spent(run), name, None, None, *half)
             yield chat
 
-    memes = {meme.meme_id: meme for meme in run.load(schemas.Meme)}
     with TemporaryDirectory() as scratch, suppress(StageOutputError):  # as nothing may be answered yet
         asking = replace(run, folder=Path(scratch), read_also=run.folder)
         asking.chat = batch_chat
@@ -55,10 +54,10 @@ def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) 
             folder = run.read("memes.parquet").parent
             image = (lambda m: files.data_url((folder / m.file).read_bytes())) if endpoint.vision else None
             with asking.chat("annotator", stage) as chat:
-                llm_chat.run(annotation.annotate(list(memes.values()), chat, run.profile, image))
+                llm_chat.run(annotation.annotate(run.load(schemas.Meme), chat, run.profile, image))
         else:
             dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(schemas.Dialogue)}
-            judges.rate(asking, run.load(schemas.Placement), dialogues, memes)
+            judges.rate(asking, run.load(schemas.Placement), dialogues, run.memes())
     return unanswered
 
 

@@ -461,12 +461,12 @@ def score_mod(
     """
     run = library_run(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "mod")
-    memes = {meme.meme_id: meme for meme in run.load(Meme)}
+    memes = run.memes()
     usable = [a for a in run.load(Annotation) if a.usable and a.meme_id in memes]
     corpus = pd.DataFrame([_meme(memes[annotation.meme_id], annotation) for annotation in usable])
     # The file's name is the meme's number: `030.jpg` is meme 30.
     ids = {_number(PurePosixPath(meme.origin).stem): meme.meme_id for meme in memes.values()}
-    captions = {number: memes[meme].text or memes[meme].picture_note for number, meme in ids.items()}
+    captions = {number: memes[meme].words for number, meme in ids.items()}
     splits, notes = [], []
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:

@@ -33,11 +33,6 @@ class Scorer(NamedTuple):
     """Whether there is something of a meme that can be encoded."""
 
 
-def meme_words(meme: Meme) -> str:
-    """What a text model can know of a meme: its visible text, else the note of its picture."""
-    return meme.text or meme.picture_note
-
-
 def open_scorer(run: Run) -> Scorer:
     """Chinese-CLIP on the pictures (the paper's cross-modal score), or an embedder on memes' words.
 
@@ -52,9 +47,9 @@ def open_scorer(run: Run) -> Scorer:
         encode = partial(embedder.encode, side="document")
         return Scorer(
             f"text:{embedder.name}",
-            lambda memes: encode([meme_words(meme) for meme in memes]),
+            lambda memes: encode([meme.words for meme in memes]),
             encode,
-            lambda meme: bool(meme_words(meme)),
+            lambda meme: bool(meme.words),
         )
     encoder = run.clip(models.clip_model)
     return Scorer(

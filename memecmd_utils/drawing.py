@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from memecmd_utils import files
 from memecmd_utils.files import atomic_path, paths
 from memecmd_utils.pictures import on_ground, picture_url
-from memecmd_utils.schemas import Annotation, Dialogue, Meme, Summary
+from memecmd_utils.schemas import Annotation, AnnotationReply, Dialogue, Meme, Summary, SummaryReply
 
 if TYPE_CHECKING:
     from IPython.display import HTML
@@ -590,8 +590,8 @@ def teaching_dialogue(
 
 
 def caption_of(meme: Meme) -> str:
-    """What stands on a meme, or what is known of its picture."""
-    return meme.text or meme.picture_note or meme.meme_id
+    """The words of a meme; its id where none are known, so that something stands there."""
+    return meme.words or meme.meme_id
 
 
 def show_chat(
@@ -666,10 +666,14 @@ def show_beside(**shown: "HTML") -> "HTML":
 
 
 def english_of(record: Annotation | Summary, key: str) -> dict[str, str]:
-    """The English of an authored record by field: of all memes, and of the summaries of five dialogues.
+    """The English of a record by field; empty where there is none.
 
-    `key` is the meme's id, or `DIALOGUE/TURN`. What a model wrote in a run has none: the dict is empty.
+    It stands in the record (`gloss`), or in the example's files: of all memes, and of the summaries of five
+    dialogues. `key` is the meme's id, or `DIALOGUE/TURN`.
     """
+    if record.english:
+        reply = AnnotationReply if isinstance(record, Annotation) else SummaryReply
+        return dict(zip(reply.model_fields, record.english, strict=False))  # behind them the words of a meme
     return _english().get(key, {}) if record.source == "authored" else {}
 
 

@@ -302,13 +302,13 @@ class ChatReply(BaseModel):
 
 
 def transcript(shown: Excerpt) -> str:
-    """The chat as text for a judge that sees no images: memes numbered, with their visible text."""
+    """The chat as text for a judge that sees no images: memes numbered, in words."""
     numbers = {turn: number for number, turn in enumerate(shown.memes, start=1)}
     lines = []
     for turn in shown.dialogue.turns[: shown.n_turns]:
         name = shown.dialogue.name_a if turn.speaker == "A" else shown.dialogue.name_b
         if turn.turn in numbers:
-            text = shown.memes[turn.turn].text or "没有文字"
+            text = shown.memes[turn.turn].words or "没有文字"
             lines.append(f"{name}：［表情包{numbers[turn.turn]}：{text}］")
         lines.append(f"{name}：{turn.text}")
     return "\n".join(lines)

@@ -132,7 +132,7 @@ def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path
         meme, signs = memes[item.meme_id], drawing.initials(name for _, name, _ in item.lines)
         url = pictures.thumbnail(folder / meme.file, 280)
         lines = [{"side": side, "sign": signs[name], "text": text} for side, name, text in item.lines]
-        items.append({"item": item.item, "url": url, "alt": meme.text, "lines": lines})
+        items.append({"item": item.item, "url": url, "alt": meme.words, "lines": lines})
     columns = list(HumanRating.model_fields)
     payload = {"form": form.form, "columns": columns, "questions": questions, "items": items}
     page = files.templates().get_template("rating_form.html.j2")
@@ -178,7 +178,7 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
     """
     placements = run.load(Placement)
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(Dialogue)}
-    memes = {meme.meme_id: meme for meme in run.load(Meme)}
+    memes = run.memes()
     form, tables, verdict = None, {}, "No person has rated this run."
     if placements:
         asked = [placed for placed in placements if placed.strategy in COMPARED] or placements

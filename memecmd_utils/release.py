@@ -54,7 +54,11 @@ class Table(NamedTuple):
 
 TABLES = {
     "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
-    "annotations": Table(schemas.Annotation, ("meme_id",), "S+, S-, E, Psi of a meme, or why there is none"),
+    "annotations": Table(
+        schemas.Annotation,
+        ("meme_id",),
+        "S+, S-, E, Psi of a meme and what the annotator saw, or why there is none",
+    ),
     "dialogues": Table(schemas.Dialogue, ("dialogue_id",), "a session: its turns, and their summaries"),
     "placements": Table(schemas.Placement, ("dialogue_id", "turn", "strategy"), "a meme sent at a turn"),
     "marks": Table(schemas.Mark, ("dialogue_id", "turn", "marker"), "whether a marker would send a meme"),
@@ -491,7 +495,8 @@ def _problems(records: Records) -> list[str]:
             seen.add(key)
             unsafe = getattr(row, "unsafe", "")
             # Of an unsafe meme a release holds the annotation's id and category, and no more.
-            if unsafe and (row.meme_id in known or row.s_plus + row.s_minus + row.emotion + row.motivation):
+            texts = "".join(getattr(row, name) for name in schemas.ANNOTATED) if unsafe else ""
+            if unsafe and (row.meme_id in known or texts or row.english):
                 problems.append(f"{where}: flagged as {unsafe}, more than its id is there")
             named = row.best if table == "marks" else [row.meme_id] if hasattr(row, "meme_id") else []
             problems += [f"{where}: no meme {name}" for name in named if name not in known and not unsafe]

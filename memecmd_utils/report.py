@@ -171,8 +171,8 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
     truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
     chats = chat_payload(run, records, candidates, truth, numbers)
-    library = cards(records, run.read("memes.parquet").parent, chats)
-    chats["memes"] = [[card["meme"].meme_id, card["meme"].text, card["meme"].gloss] for card in library]
+    library = cards(run, records, chats)
+    chats["memes"] = [[card["meme"].meme_id, card["meme"].words, card["meme"].gloss] for card in library]
     _draw_teaching_chat(run, records)
     values = {
         "run": run,
@@ -186,6 +186,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "table_of": lambda name: table_of(run, name),
         "outcomes": files.html_table(pd.DataFrame(spending.outcome_rows(run.folder))),
         "chats": chats,
+        "english": chats["english"] or any(card["meme"].gloss for card in library),
         "n_dialogues": len(records["dialogues"]),
         "library": library,
         "n_memes": len(records["memes"]),
@@ -269,13 +270,13 @@ def saved_by_04c(run: Run) -> dict[str, tuple[str | None, list[float]]]:
 
 
 def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
-    """English titles by dialogue id. News that is not the example's has none."""
+    """English titles by dialogue id: those of `gloss`, else those of the example's texts."""
     known: dict[tuple[str, str], str] = {}
     if run.profile.dialogue.news == "example":
         known = {("news", item.news_id): item.gloss for item in authored.load_news()}
     if any(dialogue.kind == "role" for dialogue in dialogues):
         known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
-    return {d.dialogue_id: known.get((d.kind, d.ref), "") for d in dialogues}
+    return {d.dialogue_id: d.gloss or known.get((d.kind, d.ref), "") for d in dialogues}
 
 
 def chat_payload(
@@ -345,6 +346,7 @@ def chat_payload(
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
         "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
+        "english": any(glosses.values()) or any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
 
@@ -384,12 +386,9 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 # --- The library: small pictures, each embedded once, with captions and annotations
 
 
-def cards(records: Records, folder: Path, chats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
-
-    Their pictures lie below `folder`.
-    """
-    needed = set()
+def cards(run: Run, records: Records, chats: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`."""
+    memes, folder, needed = run.memes(), run.read("memes.parquet").parent, set()
     for chat in chats["dialogues"]:
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
         needed |= {row[0] for memes in rows for row in memes}
@@ -398,7 +397,7 @@ def cards(records: Records, folder: Path, chats: Mapping[str, Any]) -> list[dict
     annotation_of = {annotation.meme_id: annotation for annotation in records["annotations"]}
     return [
         {
-            "meme": meme,
+            "meme": memes[meme.meme_id],
             "annotation": (annotation := annotation_of.get(meme.meme_id)),
             "english": drawing.english_of(annotation, meme.meme_id) if annotation else {},
             "picture": pictures.thumbnail(folder / meme.file, SIDE),

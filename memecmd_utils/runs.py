@@ -159,6 +159,12 @@ class Run:
         reader = files.read_parquet if path.suffix == ".parquet" else files.read_jsonl
         return reader(path, schema)
 
+    def memes(self) -> dict[str, schemas.Meme]:
+        """The library by id, each meme in the words of an annotator who saw it (`Meme.as_seen`)."""
+        said = {annotation.meme_id: annotation for annotation in self.load(schemas.Annotation)}
+        memes = self.load(schemas.Meme)
+        return {m.meme_id: m.as_seen(said[m.meme_id]) if m.meme_id in said else m for m in memes}
+
     def save(self, rows: Iterable[Record], schema: type[Record]) -> Path:
         """Write all records of one schema, which may be none, where `load` of a later stage finds them."""
         path = self.write(RECORDS[schema.__name__])

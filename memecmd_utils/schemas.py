@@ -8,6 +8,8 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Speaker = Literal["A", "B"]
 Topic = Literal["sports", "entertainment", "technology", "games", "education", "health"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
+MAX_WORDS = 200
+"""Characters of a meme's words that a model reads: OCR of a page of text has thousands."""
 
 DIMENSIONS = (
     "semantic_consistency",
@@ -75,24 +77,29 @@ class Meme(Record):
     height: int = Field(gt=0)
     licence: str = ""
 
-
-class Annotation(Record):
-    """What an MLLM says of a meme (Eq. 1): S+, S-, E, Psi."""
-
-    meme_id: Text
-    s_plus: str
-    s_minus: str
-    emotion: str
-    motivation: str
-    unscored: str = ""
-    """Why there is no annotation (five unusable replies); then the four texts are empty."""
-    unsafe: str = ""
-    """With `flag_unsafe`: why the meme is neither sent nor released; see `CheckedAnnotationReply`."""
-
     @property
-    def usable(self) -> bool:
-        """Whether retrieval may choose the meme: it is annotated and not flagged as unsafe."""
-        return not self.unscored and not self.unsafe
+    def words(self) -> str:
+        """What a text model can know of a meme, in one line: its visible text, else what is to be seen.
+
+        Cut to `MAX_WORDS`; empty where nothing is known. Of a run's memes (`Run.memes`) both are what the
+        annotator saw, where it did.
+        """
+        return " ".join((self.text or self.picture_note).split())[:MAX_WORDS]
+
+    def as_seen(self, annotation: "Annotation") -> "Meme":
+        """The meme in the words of an annotator who saw the picture, with its English; else as it is.
+
+        They take the place of what a machine read from the picture or from the name of its file, also where
+        the annotator finds no text. What a table says of a meme stays.
+        """
+        changed = {}
+        if annotation.picture and self.text_source != "known":
+            changed = {"text": annotation.text_seen, "picture_note": annotation.picture}
+        elif annotation.picture and not self.picture_note:
+            changed = {"picture_note": annotation.picture}
+        if annotation.english and not self.gloss:
+            changed["gloss"] = annotation.english[-1]
+        return self.model_copy(update=changed)
 
 
 class AnnotationReply(BaseModel):
@@ -102,6 +109,46 @@ class AnnotationReply(BaseModel):
     s_minus: Text
     emotion: Text
     motivation: Text
+
+
+class Sight(BaseModel):
+    """What is to be seen on a meme, and its words, which may be none, as asked of an annotator that sees."""
+
+    picture: Text
+    text_seen: str
+
+
+class SeenAnnotationReply(AnnotationReply, Sight):
+    """The same with the four dimensions after it: a model writes the fields in this order."""
+
+
+ANNOTATED = tuple(SeenAnnotationReply.model_fields)
+"""The texts of an annotation."""
+
+
+class Annotation(Record):
+    """What an MLLM says of a meme (Eq. 1): S+, S-, E, Psi."""
+
+    meme_id: Text
+    s_plus: str
+    s_minus: str
+    emotion: str
+    motivation: str
+    picture: str = ""
+    """What is to be seen, as the annotator says who saw the picture; empty where none did."""
+    text_seen: str = ""
+    """The words on the picture as that annotator reads them; empty where it finds none."""
+    english: list[str] = []
+    """With `gloss` the four texts and then the meme's `words` in English; else empty."""
+    unscored: str = ""
+    """Why there is no annotation (five unusable replies); then all texts are empty."""
+    unsafe: str = ""
+    """With `flag_unsafe`: why the meme is neither sent nor released; see `CheckedAnnotationReply`."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether retrieval may choose the meme: it is annotated and not flagged as unsafe."""
+        return not self.unscored and not self.unsafe
 
 
 class NewsItem(Record):
@@ -184,6 +231,8 @@ class Summary(Record):
     scenario: str
     emotion: str
     motivation: str
+    english: list[str] = []
+    """With `gloss` the three texts in English; else empty."""
     unscored: str = ""
 
 
@@ -220,6 +269,8 @@ class Dialogue(Record):
     kind: Kind
     ref: Text
     title: Text
+    gloss: str = ""
+    """The title in English, with `gloss`."""
     name_a: str
     name_b: str
     turns: list[Turn]

@@ -48,7 +48,7 @@ def splits_of_run(run: Run, path: Path | None = None) -> Iterator[Split]:
     `path` is a user's table (`read_grades`): it takes the place of the example's grades and marks, and of the
     untouched splits. Without either the own split has no grades.
     """
-    dialogues, memes = run.load(Dialogue), {meme.meme_id: meme for meme in run.load(Meme)}
+    dialogues, memes = run.load(Dialogue), run.memes()
     if path:
         truth = GroundTruth((), {"user": read_grades(path, dialogues, memes)})
     else:

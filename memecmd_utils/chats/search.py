@@ -93,8 +93,8 @@ def open_library(run: Run, asking: Run) -> Library:
     """
     encode = encoder(run, asking)
     try:
-        memes, annotations = run.load(Meme), run.load(Annotation)
+        memes, annotations = run.memes(), run.load(Annotation)
     except files.StageOutputError as error:
         raise StageMissing(f"run {run.name!r} is from another version ({error}): make it again") from error
     index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
-    return Library(run, {meme.meme_id: meme for meme in memes}, index, encode)
+    return Library(run, memes, index, encode)

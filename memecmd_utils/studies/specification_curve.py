@@ -159,7 +159,7 @@ def text_consistency(data: Turns, embedder: str, back: int) -> np.ndarray:
 
     A meme without any words has nan.
     """
-    words = [consistency.meme_words(data.split.memes[name]) for name in data.meme_ids]
+    words = [data.split.memes[name].words for name in data.meme_ids]
     texts = [q.dialogue.turns[q.turn - 1 - back].text for q in data.asked]
     encode, able = data.encoders[embedder], [i for i, text in enumerate(words) if text]
     out = np.full((len(texts), len(words)), np.nan)
