@@ -1,11 +1,15 @@
 """Stage 02: what every meme means (2507.00891, Eq. 1 and 2).
 
 An annotator says of every meme where it fits (S+), where not (S-), what it means online (E) and why one sends
-it (Psi). With `flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays
-in the run's tables, so that counts add up and a person can look; it is never a candidate of retrieval, and a
-release names its id and the category and nothing else of it.
+it (Psi). One that sees also says what is to be seen and which words it reads (`Meme.as_seen`). With
+`flag_unsafe` it also says whether a meme is abusive or not safe for work. A flagged meme stays in the run's
+tables, so that counts add up and a person can look; it is never a candidate of retrieval, and a release names
+its id and the category and nothing else of it.
 """
 
+import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Literal
@@ -14,14 +18,35 @@ from memecmd_utils import library, statistics
 from memecmd_utils.files import StageOutputError
 from memecmd_utils.llm import authored, prompts, replies
 from memecmd_utils.llm.chat import Chat, progress
-from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling
-from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
+from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.schemas import ANNOTATED, Annotation, AnnotationReply, Meme, SeenAnnotationReply
 from memecmd_utils.settings import Profile
 
 UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
 LIKENESS = 0.8
 """Share of common text (`library.similarity`) from which on S- says what S+ says."""
+COMPARED = 300
+"""Characters of a text that are compared: sixty are asked for."""
+_CANNOT = (
+    r"(?:但?我)?(?:目前|暂时)?(?:无法|不能|没法|没有办法|拒绝)(?:直接|继续)?"
+    r"(?:看到?|查看|识别|读取|打开|描述|分析|评论|判断|提供|回答|协助|帮助|处理|完成|满足|生成|标注|解释)"
+)
+REFUSAL = re.compile(
+    # 无法描述的心累 is a feeling: without an apology it has to be a picture or a request that is refused.
+    rf"\W*(?:非常|很|十分)?(?:抱歉|对不起|遗憾|不好意思)[，,。！!\s]{{0,2}}{_CANNOT}"
+    rf"|\W*{_CANNOT}[到出]?(?:这[张个幅项]|该|此|[你您](?:提供)?的|图中的?|相关的?){{0,2}}(?:图片?|图像|请求|要求|内容|信息)"
+    r"|\W*(?:我是|作为)(?:一[个名位款])?(?:AI|人工智能|(?:大型?)?语言模型|(?:智能|AI)助[手理])"
+    r"|\W*(?:i'?m sorry|i am sorry|sorry,|i can(?:no|')?t |i am unable|i'm unable|as an ai)",
+    re.IGNORECASE,
+)
+"""How a text begins that refuses to be an annotation, in Chinese or English."""
+NO_TEXT = re.compile(
+    r"^\s*[（(]?(?:(?:图上)?(?:没有|无)(?:任何)?(?:文字|字)|无|none|n/a)[)）]?[。.]?\s*$", re.IGNORECASE
+)
+"""How models write that there are no words."""
+OPENING, OFTEN = 4, 0.1
+"""Characters of an opening, and the share of a library from which on it is no accident that texts have it."""
 
 
 class CheckedAnnotationReply(AnnotationReply):
@@ -31,10 +56,23 @@ class CheckedAnnotationReply(AnnotationReply):
     unsafe: Literal["none", "abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other"]
 
 
+class CheckedSeenAnnotationReply(CheckedAnnotationReply, SeenAnnotationReply):
+    """The same of an annotator that sees."""
+
+
+def reply_schema(sees: bool, flag_unsafe: bool) -> type[AnnotationReply]:
+    """What an annotator is asked for."""
+    plain, checked = (
+        (SeenAnnotationReply, CheckedSeenAnnotationReply)
+        if sees
+        else (AnnotationReply, CheckedAnnotationReply)
+    )
+    return checked if flag_unsafe else plain
+
+
 def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
     """Names of the prompt files behind an annotation."""
-    checked = ("annotation_checked_examples", "annotation", "annotation_checked")
-    return checked if flag_unsafe else ("annotation_examples", "annotation")
+    return ("annotation_examples", "annotation", *(["annotation_checked"] if flag_unsafe else []))
 
 
 def annotation_request(
@@ -43,18 +81,21 @@ def annotation_request(
     """The request of f_MLLM (Eq. 1).
 
     With `image` (meme -> data URL) the model sees the picture; else it reads the caption and `picture_note`.
+    It is told where these come from a machine or a file's name and may be wrong.
     """
+    sees = image is not None
     text = prompts.render(
         "annotation",
         text=meme.text,
         picture_note=meme.picture_note,
-        has_image=image is not None,
+        by_machine=meme.text_source != "known",
+        has_image=sees,
         fence=prompts.fence,
     )
     if flag_unsafe:
         text = f"{text}\n{prompts.render('annotation_checked')}"
-    images = [Image(image_id=meme.sha256, load=lambda: image(meme))] if image is not None else []
-    examples = prompts.render_examples(prompt_files(flag_unsafe)[0])
+    images = [Image(image_id=meme.sha256, load=lambda: image(meme))] if sees else []
+    examples = prompts.render_examples("annotation_examples", seen=sees, checked=flag_unsafe)
     return Request(
         task="annotation",
         subject=meme.meme_id,
@@ -62,9 +103,9 @@ def annotation_request(
             *(Message(role=role, text=example) for role, example in examples),
             Message(role="user", text=text, images=images),
         ],
-        sampling=Sampling(temperature=0.5, max_tokens=400),
+        sampling=Sampling(temperature=0.5, max_tokens=500 if sees else 400),
         seed=seed,
-        reply_schema=CheckedAnnotationReply if flag_unsafe else AnnotationReply,
+        reply_schema=reply_schema(sees, flag_unsafe),
     )
 
 
@@ -79,22 +120,17 @@ async def annotate(
     """
     flag_unsafe = profile.library.flag_unsafe
 
-    def parse(reply: Reply) -> AnnotationReply:
-        value = replies.structured(reply, CheckedAnnotationReply if flag_unsafe else AnnotationReply)
-        if broken := repetitions(value):
-            raise BrokenRules(value, broken)
-        return value
-
     async def annotated(meme: Meme) -> Annotation:
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
-        answer = await chat.ask(request, parse)
+        answer = await chat.ask(request, lambda reply: read_annotation(reply, request))
         bar()
-        texts, unscored = dict.fromkeys(AnnotationReply.model_fields, ""), ""
+        texts, unscored = dict.fromkeys(ANNOTATED, ""), ""
         if answer.value is None or answer.violations:
             unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
         else:
-            texts = {name: getattr(answer.value, name) for name in texts}
+            texts = {name: getattr(answer.value, name, "") for name in texts}
+            texts["text_seen"] = NO_TEXT.sub("", texts["text_seen"])
         unsafe = getattr(answer.value, "unsafe", UNCHECKED if flag_unsafe else "none")
         return Annotation(
             meme_id=meme.meme_id,
@@ -114,6 +150,32 @@ async def annotate(
     return made
 
 
+def read_annotation(reply: Reply, request: Request) -> AnnotationReply:
+    """The annotation in a reply; `UnusableReply` where there is none, `BrokenRules` where it repeats itself.
+
+    A refusal in the form of an annotation is none, nor is what the prompt itself says: the words for an item,
+    or an answer of the worked examples.
+    """
+    value = replies.structured(reply, request.reply_schema)
+    said = value.model_dump(include={*ANNOTATED} - {"text_seen"})  # any words may stand on a picture
+    if any(map(REFUSAL.match, said.values())):
+        raise UnusableReply("refused")
+    if not all(any(map(str.isalnum, text)) for text in said.values()):
+        raise UnusableReply("empty text")
+    items = request.messages[-1].text.rpartition("\n>>>")[2]  # below what comes from outside
+    told = re.findall(r"^- \w+：(.+)$", items, re.MULTILINE)
+    for message in request.messages:
+        told += json.loads(message.text).values() if message.role == "assistant" else ()
+    known = [library.normalise_text(text)[:COMPARED] for text in told]
+    for name, text in said.items():
+        text = library.normalise_text(text)[:COMPARED]
+        if any(library.alike(text, other, LIKENESS) for other in known):
+            raise UnusableReply("echoed prompt", name)
+    if broken := repetitions(value):
+        raise BrokenRules(value, broken)
+    return value
+
+
 def repetitions(value: AnnotationReply) -> list[str]:
     """Which of the four texts say the same, in Chinese as it is told to the model; empty if none does.
 
@@ -126,9 +188,28 @@ def repetitions(value: AnnotationReply) -> list[str]:
     for (first, text), (second, other) in combinations(texts.items(), 2):
         if text == other:
             broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
-        elif second == "s_minus" and library.alike(text[:300], other[:300], LIKENESS):  # sixty are asked for
+        elif second == "s_minus" and library.alike(text[:COMPARED], other[:COMPARED], LIKENESS):
             broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
+
+
+def alike_openings(annotations: Sequence[Annotation]) -> list[str]:
+    """What a reader should know of annotations that open alike: a line for each opening of a kind of text.
+
+    It names them where `OFTEN` of the usable ones, and three at least, have the first `OPENING` characters in
+    common, signs apart. A model that says one thing of all memes tells retrieval nothing.
+    """
+    usable, lines = [a for a in annotations if a.usable], []
+    for name in AnnotationReply.model_fields:
+        groups = defaultdict(list)
+        for annotation in usable:
+            opening = library.normalise_text(getattr(annotation, name))[:OPENING]
+            groups[opening].append(annotation.meme_id)
+        for opening, ids in sorted(groups.items(), key=lambda group: -len(group[1])):
+            if len(ids) >= max(3, OFTEN * len(usable)):
+                shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
+                lines.append(f"{name} of {len(ids)} of {len(usable)} memes opens with {opening}: {shown}")
+    return lines
 
 
 def releasable(
@@ -136,10 +217,10 @@ def releasable(
 ) -> tuple[list[Meme], list[Annotation]]:
     """Memes and annotations as a release may hold them.
 
-    A flagged meme has no row among the memes; its annotation keeps id and category, its four texts are empty.
+    A flagged meme has no row among the memes; its annotation keeps id and category, its texts are empty.
     """
     flagged = {annotation.meme_id for annotation in annotations if annotation.unsafe}
-    empty = dict.fromkeys((*AnnotationReply.model_fields, "unscored"), "")
+    empty = dict.fromkeys((*ANNOTATED, "unscored"), "") | {"english": []}
     return (
         [meme for meme in memes if meme.meme_id not in flagged],
         [a.model_copy(update=empty) if a.unsafe else a for a in annotations],

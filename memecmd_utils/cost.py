@@ -1,11 +1,12 @@
 """What a profile will ask for before it runs (calls, tokens, money, hours), and what a run wrote and used."""
 
 import json
+import math
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import drawing, retrieval, runs, tables
+from memecmd_utils import drawing, gloss, retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.dialogue import HISTORY_TURNS, planned_turns, sizes
 from memecmd_utils.files import paths
@@ -13,6 +14,7 @@ from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import spending
 from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.runs import Role
+from memecmd_utils.schemas import AnnotationReply, SummaryReply
 from memecmd_utils.settings import Judge, Profile
 
 
@@ -25,20 +27,22 @@ class Tokens(NamedTuple):
 
 
 TOKENS = {
-    "annotation": Tokens(860, 0, 175),
+    "annotation": Tokens(1140, 0, 216),
     "scenario": Tokens(165, 0, 114),
     "utterance": Tokens(1180, 9.4, 13),
     "summary": Tokens(947, 16.5, 92),
     "choice": Tokens(1245, 0, 50),
     "rating": Tokens(248, 22.6, 54),
     "yes_no": Tokens(182, 6.3, 1),
+    "gloss": Tokens(110, 30, 30),
     "embedding": Tokens(34 * INPUTS, 0, 0),
 }
 """By task, without pictures: means over the example's own prompts and texts (200 memes, 846 turns, 799
 summaries, 799 choices, 790 rated chats, 600 questions), counted by the tokenizer of gpt-4o, `o200k_base`;
-in stages 03 and 04 by characters, as many a token as under earlier prompts. An annotation is one of a model
+in stages 02 to 04 by characters, as many a token as under earlier prompts. An annotation is one of a model
 that sees and is asked for unsafe memes; a choice is one of 20 captions; a rating reads a transcript, and is
-answered so much for each meme; vectors are those of `INPUTS` texts."""
+answered so much for each meme; vectors are those of `INPUTS` texts. A
+gloss reads and writes so much for each text: an estimate from the texts of memes and summaries, no count."""
 SCREENSHOT = (190, 62, 155)
 """Pixels of a screenshot's height: bars and times, and more for each turn and each meme (means likewise)."""
 REMOTE_SECONDS_PER_CALL = 2.0
@@ -68,6 +72,15 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
         _row(profile, "03 utterance", "utterance", "generator", sum(planned), (n_turns - 1) / 2),
         _row(profile, "03 summary", "summary", "generator", n_summaries, n_turns / 2),
     ]
+    if profile.models.gloss:
+        texts = len(AnnotationReply.model_fields) + 1
+        rows.append(_row(profile, "02 gloss", "gloss", "generator", n_memes, texts, answers=texts))
+        lines, told = n_turns + 1, len(SummaryReply.model_fields) * max(0, n_turns - 1)
+        calls = math.ceil(lines / gloss.TEXTS) + math.ceil(told / gloss.TEXTS)
+        texts = (lines + told) / max(1, calls)
+        rows.append(
+            _row(profile, "03 gloss", "gloss", "generator", n_dialogues * calls, texts, answers=texts)
+        )
     if ("embedder", 0) in runs.models_asked(profile):
         requests = (4 * n_memes + 3 * places) / INPUTS
         rows.append(_row(profile, "04 embedding", "embedding", "embedder", requests))

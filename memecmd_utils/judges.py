@@ -426,6 +426,23 @@ def rate(
     return ratings
 
 
+def spread(ratings: Sequence[Rating]) -> list[str]:
+    """How far each judge's scores (0 to 100) lie apart, in a line.
+
+    A judge that gives nearly all memes one number tells nobody which of them fits.
+    """
+    lines = []
+    for judge in dict.fromkeys(rating.judge for rating in ratings):
+        scores = [r.overall for r in ratings if r.judge == judge and r.overall is not None]
+        if scores:
+            low, high = np.percentile(scores, [25, 75])
+            lines.append(
+                f"{judge}: {len(scores):,} scores, {len(set(scores)):,} different, the middle half from "
+                f"{low:.1f} to {high:.1f}"
+            )
+    return lines
+
+
 def rate_with(
     judge: Judge,
     placements: Sequence[Placement],

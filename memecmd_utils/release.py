@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from memecmd_utils import __version__, benchmark, files, schemas, settings, tables
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import spending
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import splits_of_run
@@ -115,6 +116,8 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         made_by["retrieval embedder"] = {run.embedder_name()}
         made_by["judges"] = {rating.source for rating in run.load(schemas.Rating)}
         made_by["consistency scorers"] = {row.source for row in run.load(schemas.Consistency)}
+        glossed = [row["source"] for row in spending.outcome_rows(run.folder) if "gloss" in row["stage"]]
+        made_by |= {"English": set(glossed)} if glossed else {}
         public = public_settings(profile)
         manifest = {
             "package": "memecmd",

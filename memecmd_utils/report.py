@@ -346,7 +346,7 @@ def chat_payload(
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
         "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
-        "english": any(glosses.values()) or any(turn.gloss for one in shown for turn in one.turns),
+        "english": any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
 

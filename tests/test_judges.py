@@ -129,6 +129,15 @@ def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> No
         assert (said in capsys.readouterr().out) == told
 
 
+def test_the_spread_of_scores_is_told_by_judge() -> None:
+    ratings = [made_up.rating(2, score) for score in (0.0, 50.0, 50.0, 100.0, None)]
+    ratings += [made_up.rating(2, 80.0, judge="judge two")]
+    assert judges.spread(ratings) == [
+        "judge one: 4 scores, 3 different, the middle half from 37.5 to 62.5",
+        "judge two: 1 scores, 1 different, the middle half from 80.0 to 80.0",
+    ]
+
+
 def test_contexts_come_from_the_other_half() -> None:
     split = halves(list(DIALOGUES.values()))
     contexts = judges.held_out_contexts(list(DIALOGUES.values()), made_up.profile(judge_contexts=7))

@@ -154,7 +154,7 @@ def test_a_journey_through_the_page(driver) -> None:
 def test_sliders_reach_as_far_as_the_scores_in_usable_steps(opened, tmp_path, std, theta0, penalty) -> None:
     """Best scores lie within 0.07, or are 18 apart."""
     gate = {**made_page.GATE, "score_std": std, "theta0": theta0, "penalty": penalty}
-    opened.get(made_page.write(tmp_path, gate).as_uri())
+    opened.get(made_page.write(tmp_path, gate=gate).as_uri())
     choose_strategy(opened, "yours")
     slider = one(opened, "#theta0")
     low, high, step = (float(slider.get_attribute(name)) for name in ("min", "max", "step"))

@@ -39,9 +39,9 @@ def render(name: str, **values: Any) -> str:
         raise PromptError(f"prompt {name}: {error}") from error
 
 
-def render_examples(name: str) -> list[tuple[str, str]]:
+def render_examples(name: str, **values: Any) -> list[tuple[str, str]]:
     """Render a prompt of worked examples into (role, text) messages; `@user` and `@assistant` part them."""
-    parts = EXAMPLE_MARK.split("\n" + render(name))
+    parts = EXAMPLE_MARK.split("\n" + render(name, **values))
     return [(role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True)]
 
 

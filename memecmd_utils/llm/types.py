@@ -66,7 +66,7 @@ class Request(BaseModel):
     """Everything that changes an answer."""
 
     task: str
-    """utterance, summary, annotation, scenario, choice, rating or embedding."""
+    """utterance, summary, annotation, scenario, choice, rating, gloss or embedding."""
     subject: str
     """What the request is about, for example a dialogue and turn; not part of the key."""
     messages: list[Message]

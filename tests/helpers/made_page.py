@@ -136,9 +136,9 @@ def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE)
     return made
 
 
-def write(folder: Path, gate: dict[str, Any] = GATE) -> Path:
+def write(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
-    made = run(folder, gate=gate)
+    made = run(folder, found, gate)
     with mock.patch.object(grades, "truth_of_run", lambda profile, dialogues, memes: truth_of(dialogues)):
         records = report.records_of(made)
         return report.write_page(made, records, report.write_numbers(made, records))

@@ -123,13 +123,15 @@ class Hostile:
             return f"评分：{EVERYTHING}"
         value = value_of(asked.schema, asked.schema, asked.messages[-1][1], drawn(asked.fingerprint))
         value = planted(value) | {"extra " + PLANTED["script"]: EVERYTHING}
-        if asked.name == "AnnotationReply":
+        if asked.name == "GlossReply":
+            value["english"] = [f"English {n} {PLANTED['script']}" for n in range(len(value["english"]))]
+        elif asked.name.endswith("AnnotationReply"):
             value["s_minus"] += f" {UNFIT}"
             # Escaped inside the JSON text of the first reply, where nobody saw them on the wire.
             value["emotion"] += " \x00\x07\ud800" if self.asked == 1 else ""
         elif asked.name == "ChoiceReply":
             value["number"] %= 3
-        escaped = json.dumps(value, ensure_ascii=asked.name == "AnnotationReply")
+        escaped = json.dumps(value, ensure_ascii=asked.name.endswith("AnnotationReply"))
         return f"好的 {PLANTED['jinja']}\n```json\n{escaped}\n```" if self.asked % 2 else escaped
 
 
@@ -153,7 +155,7 @@ def write_profile(project: Path, url: str) -> None:
             "max_utterance_chars": 200,
         },
         "models": {
-            "llm": "openai", "mode": "auto", "embedder": "endpoint", "concurrency": 4,
+            "llm": "openai", "mode": "auto", "embedder": "endpoint", "concurrency": 4, "gloss": True,
             "endpoints": {
                 "generator": {**common, "model": "simulated"},
                 "annotator": {**common, "model": "simulated", "vision": True},
