@@ -114,6 +114,7 @@ def test_the_ratings_of_a_judge_come_by_batch(service, monkeypatch) -> None:
     dialogues, memes = [made_up.dialogue()], [made_up.meme("m1"), made_up.meme("m2")]
     placements = [made_up.placement(2, "m1"), made_up.placement(4, "m2", strategy="random")]
     run.save(memes, schemas.Meme)
+    run.save([made_up.annotation(meme.meme_id) for meme in memes], schemas.Annotation)
     run.save(dialogues, schemas.Dialogue)
     run.save(placements, schemas.Placement)
     assert batches.send(run, "evaluation") == "2 questions of evaluation are sent in b0"

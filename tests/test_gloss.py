@@ -3,6 +3,7 @@
 import json
 import re
 
+import browser
 import made_page
 import made_up
 import pytest
@@ -93,8 +94,8 @@ def test_the_switch_is_off_by_default_and_needs_somebody_to_ask() -> None:
         PROFILE.replace(gloss=True)
 
 
-@pytest.mark.parametrize("has", ["chats", "memes", "nothing"])
-def test_a_page_without_english_has_no_switch_and_no_lines_about_it(tmp_path, has: str) -> None:
+def without_english(has: str = "nothing") -> made_page.Records:
+    """Records of a page that has English of chats, of memes, or of nothing."""
     found = made_page.records()
     for schema, rows in found.items():
         if schema.__name__ == "Meme" and has != "memes":
@@ -102,8 +103,23 @@ def test_a_page_without_english_has_no_switch_and_no_lines_about_it(tmp_path, ha
         if schema.__name__ == "Dialogue" and has != "chats":
             for row in rows:
                 row.turns[:] = [turn.model_copy(update={"gloss": ""}) for turn in row.turns]
-    text = made_page.write(tmp_path, found).read_text(encoding="utf-8")
+    return found
+
+
+@pytest.mark.parametrize("has", ["chats", "memes", "nothing"])
+def test_a_page_without_english_has_no_switch_and_no_lines_about_it(tmp_path, has: str) -> None:
+    text = made_page.write(tmp_path, without_english(has)).read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="chat-data">(.*?)</script>', text, re.DOTALL)[1])
     assert data["english"] == (has == "chats")
     assert ('<input type="checkbox" id="english">' in text) == (has != "nothing")
     assert ('<div lang="en">(no English in the data)</div>' in text) == (has != "nothing")
+
+
+def test_a_page_without_english_works_in_a_browser(tmp_path) -> None:
+    page = made_page.write(tmp_path, without_english())
+    with browser.open_browser() as driver:
+        driver.get(page.as_uri())
+        assert len(driver.find_elements("css selector", ".turn")) == made_page.TURNS
+        driver.find_elements("css selector", ".turn")[2].click()
+        assert "no English" not in driver.find_element("css selector", "body").text
+        assert not driver.find_elements("css selector", ".english") and browser.errors(driver) == []

@@ -269,7 +269,10 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
             chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
         asked = [body["messages"][-1]["content"] for body in server.bodies]
     assert memes_in(tmp_path / "o.csv") == ["", "m03", "", "m06"] and len(asked) == 3
-    assert any("甲：说说 k3\n乙：好 k40\n丙：还有 k6" in text and "轮到甲" in text for text in asked)
+    assert any(
+        "甲：说说 k3\n乙：好 k40\n丙：还有 k6" in text and "接下来发消息的人：\n<<<\n甲" in text
+        for text in asked
+    )
     assert list((tmp_path / "raw" / "recordings" / "live" / "own_chats").rglob("*.jsonl"))
     assert not (run.folder / "usage").exists(), "the finished run stays as it is"
 

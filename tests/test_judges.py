@@ -74,6 +74,16 @@ def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_i
     assert form["messages"][0]["images"] == ["spec-1"] and "base64" not in json.dumps(form)
 
 
+def test_a_rating_prompt_tells_memes_in_words_and_numbers_them() -> None:
+    wordless = MEMES["m2"].model_copy(update={"text": "", "picture_note": "一只猫翻白眼"})
+    told = judges.rating_request(item(memes=MEMES | {"m2": wordless}), 1).messages[0].text
+    assert "［表情包1：字m1］" in told and "［表情包2：一只猫翻白眼］" in told and "没有字的写画面" in told
+    one = judges.Excerpt(DIALOGUE, {2: MEMES["m1"]}, 6)
+    shown = ("spec", lambda: b"")
+    asked = [judges.rating_request(excerpt, 1, shown).messages[0].text for excerpt in (item(), one)]
+    assert "按出现顺序编号为1到2。" in asked[0] and "其中有1张表情包，编号为1。" in asked[1]
+
+
 NAMES = ("n1", "n2", "n3", "n4")
 
 

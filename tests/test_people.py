@@ -9,7 +9,7 @@ import browser
 import pandas as pd
 import pytest
 from made_ratings import MEMES, NASTY, QUALITY, answers, dialogues, form, placements, write_answers
-from made_up import meme_files, profile
+from made_up import annotation, meme_files, profile
 
 from memecmd_utils import people, runs, schemas
 from memecmd_utils.files import paths
@@ -101,6 +101,7 @@ def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypa
     meme_files(folder)
     run = runs.Run("made-up", profile(evaluation={"judge_sample": 1}), folder, tmp_path / "report")
     run.save(MEMES.values(), schemas.Meme)
+    run.save([annotation(name) for name in MEMES], schemas.Annotation)
     run.save(of.values(), schemas.Dialogue)
     run.save(placements(of), schemas.Placement)
     made, text = people.people_of_run(run)
