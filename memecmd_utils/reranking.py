@@ -77,12 +77,11 @@ def choice_request(
     best = [meme for meme in ranked.memes[row] if meme not in sent.values()][: knobs.rerank_k]
     rng = statistics.rng(profile.seed, "order of candidates", name, turn)
     shown = [memes[best[place]] for place in rng.permutation(len(best))]
-    speakers = [prompts.one_line(speaker, NAME_CHARS) for speaker, _ in ranked.lines[:turn]]
     lines = []
-    for number, (_, text) in enumerate(ranked.lines[: turn - 1], start=1):
-        known = _words_of(memes[sent[number]]) if number in sent else {}
-        mark = prompts.render("sent_meme", **known) if known else ""
-        lines.append(f"{speakers[number - 1]}：{mark}{prompts.one_line(text, MAX_CHARS)}")
+    for number in range(max(1, turn - HISTORY_TURNS), turn):
+        speaker, text = ranked.lines[number - 1]
+        mark = prompts.render("sent_meme", **_words_of(memes[sent[number]])) if number in sent else ""
+        lines.append(f"{prompts.one_line(speaker, NAME_CHARS)}：{mark}{prompts.one_line(text, MAX_CHARS)}")
     seen = picture is not None
     options = [
         prompts.render("choice_option", number=number, seen=seen, **_words_of(meme))
@@ -90,8 +89,9 @@ def choice_request(
     ]
     asked = prompts.render(
         "choice", fence=prompts.fence, relation=prompts.one_line(ranked.relation, CAPTION_CHARS),
-        lines=lines[-HISTORY_TURNS:], options=options, seen=seen, speaker=speakers[-1], turns=turn - 1,
-        sent=len(sent), gap=turn - max(sent, default=0), rate=knobs.wanted_rate, slack=SLACK,
+        speaker=prompts.one_line(ranked.lines[turn - 1][0], NAME_CHARS), lines=lines, options=options,
+        seen=seen, turns=turn - 1, sent=len(sent), gap=turn - max(sent, default=0), rate=knobs.wanted_rate,
+        slack=SLACK,
     )  # fmt: skip
     system = prompts.render("choice_system", rate=knobs.wanted_rate, seen=seen)
     images = sheets(shown, picture) if picture else []

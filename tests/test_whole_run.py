@@ -27,10 +27,12 @@ def test_the_whole_pipeline_ends_with_page_and_release(whole) -> None:
 
 
 def test_planted_text_reaches_the_endpoint_between_fences_only(whole) -> None:
-    rates = [prompts.render("choice_system", rate=n / 20, may_abstain=True) for n in range(1, 20)]
+    rates = [prompts.render("choice_system", rate=n / 20, seen=True) for n in range(1, 20)]
     fixed = {prompts.render("chat_system"), prompts.render("judge_system"), *rates}
     messages = [message for body in whole.bodies for message in body.get("messages", [])]
     own = {(m["role"], text_of(m)) for m in messages if m["role"] != "assistant"}
+    choices = [m["content"] for m in messages if "候选表情包（画面在附图里" in text_of(m)]
+    assert choices and all([part["type"] for part in c].count("image_url") == 1 for c in choices), "one sheet"
     assert {text for role, text in own if role == "system"} <= fixed
     for role, text in own:
         marks = re.findall(r"<<<|>>>", text)

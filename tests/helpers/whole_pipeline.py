@@ -159,6 +159,7 @@ def write_profile(project: Path, url: str) -> None:
             "endpoints": {
                 "generator": {**common, "model": "simulated"},
                 "annotator": {**common, "model": "simulated", "vision": True},
+                "chooser": {**common, "model": "simulated", "vision": True},
                 "judges": [{**common, "model": "simulated-judge"}],
                 "embedder": {**common, "model": "simulated-embedder"},
             },
