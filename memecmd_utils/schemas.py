@@ -99,7 +99,7 @@ class Meme(Record):
             changed = {"picture_note": annotation.picture}
         if annotation.english and not self.gloss:
             changed["gloss"] = annotation.english[-1]
-        return self.model_copy(update=changed)
+        return self.model_copy(update=changed) if changed else self
 
 
 class AnnotationReply(BaseModel):

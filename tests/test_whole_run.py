@@ -84,9 +84,13 @@ def test_texts_stay_as_they_were_written(whole) -> None:
     assert [start.title for start in starts if start.kind == "news"] == [f"题0 {EVERYTHING}"]
     annotations = files.read_parquet(whole.data / "annotations.parquet", schemas.Annotation)
     assert all(EVERYTHING in annotation.s_plus and not annotation.unscored for annotation in annotations)
+    assert all(EVERYTHING in said.picture and len(said.english) == 5 for said in annotations)
     dialogues = files.read_jsonl(whole.data / "dialogues.jsonl", schemas.Dialogue)
     for dialogue in dialogues:
         assert [turn.text for turn in dialogue.turns] == KEPT
+        english = [dialogue.gloss, *(turn.gloss for turn in dialogue.turns)]
+        english += [text for summary in dialogue.summaries for text in summary.english]
+        assert len(english) == 1 + 6 + 3 * 5 and all(text.startswith("English ") for text in english)
     assert files.read_jsonl(whole.data / "release" / "dialogues.jsonl", schemas.Dialogue) == dialogues
 
 
