@@ -129,7 +129,7 @@ def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas
 
 def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
     """The start of one's own dialogue: nothing is known of it but its title."""
-    about = dialogue.model_dump(exclude={"turns", "summaries", "complete"})
+    about = dialogue.model_dump(exclude={"turns", "summaries", "complete", "gloss"})
     told = dict.fromkeys(("A", "B"), dialogue.title)
     return schemas.ColdStart(**dict.fromkeys(BACKGROUNDS, told), **about)
 

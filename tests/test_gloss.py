@@ -9,7 +9,7 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import drawing, gloss, settings
+from memecmd_utils import dialogue, drawing, gloss, settings
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat
 from memecmd_utils.llm.chat import Chat
@@ -41,6 +41,7 @@ def test_chats_and_summaries_get_english_that_belongs_to_them() -> None:
     }  # fmt: skip
     assert {r.task for r in backend.requests} == {"gloss"} and len({r.subject for r in backend.requests}) == 2
     assert [t.text for t in done.turns] == [t.text for t in talk.turns]
+    assert dialogue.from_own(done) == dialogue.from_own(talk), "nothing of it reaches a prompt"
     assert all(len(lines_of(r)) <= gloss.TEXTS for r in backend.requests)
 
 
