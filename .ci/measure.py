@@ -303,7 +303,8 @@ def main(names: list[str]) -> None:
     for part in PARTS:
         for row in kept.get(part, {}).get("figures", []):
             figure = Figure(**row)
-            measured = f"{figure.value:.3g} {figure.unit}".strip()
+            number = f"{figure.value:,.0f}" if figure.value >= 100 else f"{figure.value:.3g}"
+            measured = f"{number} {figure.unit}".strip()
             lines.append(
                 f"| {figure.what} | {figure.limit or '-'} | {measured} | {figure.reached} | {figure.note} |"
             )
