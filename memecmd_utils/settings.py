@@ -257,7 +257,9 @@ class DialogueSettings(Setting):
     def _sizes_name_all_lengths(self) -> "DialogueSettings":
         for kind, counts in self.n_dialogues.items() if isinstance(self.n_dialogues, dict) else ():
             if len(counts) != len(self.separate):
-                raise ValueError(f"n_dialogues of {kind}: one number for each length of the list n_turns")
+                raise ValueError(
+                    f"n_dialogues of {kind}: one number for each length in n_turns, or n_dialogues=null"
+                )
         return self
 
     @model_validator(mode="before")

@@ -30,7 +30,7 @@ class FindsOne(Simulated):
 
     def __call__(self, body: dict[str, Any]) -> Answer:
         answer = super().__call__(body)
-        if schema_of(body) == "CheckedAnnotationReply":
+        if schema_of(body) == "CheckedSeenAnnotationReply":
             self.n_pictures += 1
             if self.n_pictures == 3:
                 answer.body = answer.body.replace(b'\\"none\\"', b'\\"abuse\\"')
@@ -42,8 +42,8 @@ def settings(url: str) -> str:
     generator |= {"usd_per_million_in": 0, "usd_per_million_out": 0}
     values = {
         "sources": ["pictures"], "filters": {}, "news": "news.jsonl", "n_news": 1, "n_role_pairs": 1,
-        "scenarios_per_pair": 1, "n_turns": 6, "concurrency": 4, "theta0": 0.1,
-        "scenario_similarity_cap": 1, "embedder": "models/tiny", "trust_remote_code": False,
+        "scenarios_per_pair": 1, "n_turns": 6, "n_dialogues": None, "concurrency": 4,
+        "theta0": 0.1, "scenario_similarity_cap": 1, "embedder": "models/tiny", "trust_remote_code": False,
         "query_instruction": "Query: ", "clip_model": "models/chinese-clip",
         "endpoints": {"generator": generator},
     }  # fmt: skip
