@@ -81,18 +81,19 @@ def reproduce(choice: Choice, templates: bool, release: str) -> None:
                 click.echo(f"{one.source.title}: {state}")
         run_notebook.note_inputs(run)
         names = run_notebook.out_of_date(run, templates)
-        release_of = authors.of_profile(profile) if not templates else None
-        if release_of and not release_of.can_be_ranked:
+        published = None if templates else authors.of_profile(profile)
+        is_whole = published is None or published.can_be_ranked
+        if not is_whole:
             click.echo(
                 "the release has no annotations or no summaries, so no meme can be ranked: only lesson 09 "
                 f"runs, with its page reports/{name}/09_the_papers_data.html and tables/authors_*.csv"
             )
-            names = ["09_the_papers_data"]
+            names = [name for name in names if name == "09_the_papers_data"]
         if not names:
             click.echo(f"nothing to do: run {name} is up to date")
         parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": name}
         run_notebook.run_stages(run, names, parameters)
-    if not templates and names != ["09_the_papers_data"]:
+    if is_whole and not templates:
         from memecmd_utils import cost
 
         click.echo(cost.summary_text(name))

@@ -16,8 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memecmd_utils import schemas
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.schemas import Annotation, Dialogue, Placement, Speaker, Summary, Turn
+from memecmd_utils.schemas import Annotation, Dialogue, Placement, Summary, Turn, speaker_of
 from memecmd_utils.settings import Profile
 
 STRATEGIES = {"greedy": "GreedySelection", "sampling": "Diversity-awareSelection", "random": "Random"}
@@ -148,7 +149,8 @@ class Release:
         """The placements under the names that strategies of a run have, such as `released_greedy`."""
         changes = {"profile": profile.name, "seed": profile.seed}
         return [
-            p.model_copy(update={"strategy": f"released_{p.strategy}", **changes}) for p in self.placements
+            p.model_copy(update={"strategy": f"{schemas.RELEASED}{p.strategy}", **changes})
+            for p in self.placements
         ]
 
 
@@ -249,17 +251,13 @@ def _dialogue(name: str, part: Set, row: Any, summaries: Sequence[Summary]) -> D
         ref = row.get("scenario_id", row["dialog_id"])
         title = f"{about.get('relationship', ref)}：{about.get('basic_event', '')}"
     turns = [
-        Turn(turn=n, speaker=_speaker(n), text=text, source=GENERATOR)
+        Turn(turn=n, speaker=speaker_of(n), text=text, source=GENERATOR)
         for n, text in enumerate(row["content"], start=1)
     ]
     return Dialogue(
         dialogue_id=name, kind=part.kind, ref=ref, title=title, name_a=name_a, name_b=name_b, turns=turns,
         summaries=list(summaries), complete=True, source=GENERATOR,
     )  # fmt: skip
-
-
-def _speaker(turn: int) -> Speaker:
-    return "A" if turn % 2 else "B"
 
 
 def _placements(release: Release, name: str, row: Any, strategy: str) -> Iterator[Placement]:
@@ -269,7 +267,7 @@ def _placements(release: Release, name: str, row: Any, strategy: str) -> Iterato
         speaker, _, words = line.partition(":")
         if words.startswith(" "):
             turn += 1
-            if words.strip() != row["content"][turn - 1].strip() or speaker != _speaker(turn):
+            if words.strip() != row["content"][turn - 1].strip() or speaker != speaker_of(turn):
                 raise ReleaseUnreadable(
                     f"{name} ({strategy}): line {line!r} is not turn {turn} of its content"
                 )
@@ -371,7 +369,9 @@ def _summaries(release: Release, part: Set, rows: Sequence[Any]) -> list[list[Su
             values, why = dict.fromkeys(SUMMARY, ""), "the release has no summary of this turn"
             if len(given) == len(places[key[0]]) > taken[key]:
                 values, why = {own: given[taken[key]][theirs] for own, theirs in SUMMARY.items()}, ""
-            mine.append(Summary(turn=turn, speaker=_speaker(turn), source=GENERATOR, unscored=why, **values))
+            mine.append(
+                Summary(turn=turn, speaker=speaker_of(turn), source=GENERATOR, unscored=why, **values)
+            )
             taken[key] += 1
         out.append(mine)
     release.notes["turns without a summary"] += sum(bool(s.unscored) for mine in out for s in mine)

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import drawing, gloss, retrieval, runs, tables
+from memecmd_utils import drawing, retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.dialogue import HISTORY_TURNS, planned_turns, sizes
 from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
-from memecmd_utils.llm import spending
+from memecmd_utils.llm import gloss, spending
 from memecmd_utils.llm.embedding import INPUTS, TASK
 from memecmd_utils.runs import Role
 from memecmd_utils.schemas import AnnotationReply, SummaryReply

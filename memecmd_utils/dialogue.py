@@ -277,8 +277,6 @@ def _gloss(source: str, subject: str) -> str:
 Task = Literal["utterance", "summary"]
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
-NAME_CHARS = 20
-"""Characters of a name that the summary agent reads."""
 HISTORY_TURNS = 17
 """Turns before t that the summary agent reads: all in the dialogues of 18, the last ones of a longer chat."""
 
@@ -314,15 +312,10 @@ def phase_of(turn: int) -> Phase:
     return "middle" if turn < 13 else "late"
 
 
-def speaker_of(turn: int) -> schemas.Speaker:
-    """A_1 opens and speaks on odd turns (Eq. 8, 10; Eq. 5's index would give A_2 the first word)."""
-    return "A" if turn % 2 else "B"
-
-
 def lines_of(start: schemas.ColdStart | schemas.Dialogue, turns: Sequence[str]) -> list[tuple[str, str]]:
     """u_{1:t-1}: names and texts of the dialogue so far."""
     names = {"A": start.name_a, "B": start.name_b}
-    return [(names[speaker_of(turn)], text) for turn, text in enumerate(turns, start=1)]
+    return [(names[schemas.speaker_of(turn)], text) for turn, text in enumerate(turns, start=1)]
 
 
 def history_text(lines: Sequence[tuple[str, str]]) -> str:
@@ -371,7 +364,7 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
     """P_t of Eq. 11-14 for the turn after `earlier`."""
     turn, max_chars = len(earlier) + 1, profile.dialogue.max_utterance_chars
     names = (start.name_a, start.name_b)
-    speaker, other = names if speaker_of(turn) == "A" else names[::-1]
+    speaker, other = names if schemas.speaker_of(turn) == "A" else names[::-1]
     phase, ladder = phase_of(turn), LADDERS[profile.dialogue.phases]
     told = ladder.told[phase]
     text = prompts.render(
@@ -379,7 +372,7 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
         fence=prompts.fence,
         history=history_text(lines_of(start, earlier)),
         told=told,
-        background=getattr(start, told)[speaker_of(turn)] if told else "",
+        background=getattr(start, told)[schemas.speaker_of(turn)] if told else "",
         opening=ladder.opening,
         speaker=speaker,
         # A small model answers what stands last; the history alone leaves it to guess whose turn it is.
@@ -402,8 +395,8 @@ def summary_request(
     come from strangers, so they stand inside fences, cut and in one line.
     """
     lines = lines[-HISTORY_TURNS:]
-    history = history_text([(prompts.one_line(name, NAME_CHARS), text) for name, text in lines])
-    name = prompts.one_line(speaker, NAME_CHARS)
+    history = history_text([(prompts.one_line(name, prompts.NAME_CHARS), text) for name, text in lines])
+    name = prompts.one_line(speaker, prompts.NAME_CHARS)
     text = prompts.render("summary", fence=prompts.fence, speaker=name, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
@@ -452,7 +445,7 @@ async def summarise(
 ) -> schemas.Summary:
     """(S, E, Psi) for the turn after `earlier` (Eq. 16); `unscored` says why there is none."""
     turn = len(earlier) + 1
-    speaker = {"A": start.name_a, "B": start.name_b}[speaker_of(turn)]
+    speaker = {"A": start.name_a, "B": start.name_b}[schemas.speaker_of(turn)]
     request = summary_request(start.dialogue_id, turn, lines_of(start, earlier), speaker, profile)
     answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
     if answer.value is not None:
@@ -470,7 +463,7 @@ def _about(
     """Turn, speaker and provenance of what was said."""
     return {
         "turn": turn,
-        "speaker": speaker_of(turn),
+        "speaker": schemas.speaker_of(turn),
         "profile": profile.name,
         "seed": _seed(task, dialogue_id, turn, profile),
         "source": answer.source,

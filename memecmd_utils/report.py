@@ -336,7 +336,7 @@ def chat_payload(
             "marks": marked,
         }
 
-    tabs = [name for name in words if name.startswith(retrieval.RELEASED)] if profile.paper_data else [*TABS]
+    tabs = [name for name in words if name.startswith(schemas.RELEASED)] if profile.paper_data else [*TABS]
     return {
         "strategies": [[name, *words[name]] for name in dict.fromkeys((*tabs, *words)) if name in words],
         "tabs": tabs,

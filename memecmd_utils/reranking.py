@@ -32,8 +32,8 @@ PROMPTS = ("choice_system", "choice", "choice_option")
 HISTORY_TURNS, MAX_CHARS = 17, 500
 """Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters
 of one of them: chats from elsewhere may be longer."""
-NAME_CHARS, CAPTION_CHARS = 20, 120
-"""Characters of a name, and of what is known of a meme or of two people: they come from strangers as well."""
+CAPTION_CHARS = 120
+"""Characters of what is known of a meme or of two people: it comes from strangers as well."""
 SLACK = 1
 """Memes above or below the expected number from which on the model is told that there are many or few."""
 FRIENDS = "朋友"
@@ -81,7 +81,9 @@ def choice_request(
     for number in range(max(1, turn - HISTORY_TURNS), turn):
         speaker, text = ranked.lines[number - 1]
         mark = prompts.render("sent_meme", **_words_of(memes[sent[number]])) if number in sent else ""
-        lines.append(f"{prompts.one_line(speaker, NAME_CHARS)}：{mark}{prompts.one_line(text, MAX_CHARS)}")
+        lines.append(
+            f"{prompts.one_line(speaker, prompts.NAME_CHARS)}：{mark}{prompts.one_line(text, MAX_CHARS)}"
+        )
     seen = picture is not None
     options = [
         prompts.render("choice_option", number=number, seen=seen, **_words_of(meme))
@@ -89,7 +91,7 @@ def choice_request(
     ]
     asked = prompts.render(
         "choice", fence=prompts.fence, relation=prompts.one_line(ranked.relation, CAPTION_CHARS),
-        speaker=prompts.one_line(ranked.lines[turn - 1][0], NAME_CHARS), lines=lines, options=options,
+        speaker=prompts.one_line(ranked.lines[turn - 1][0], prompts.NAME_CHARS), lines=lines, options=options,
         seen=seen, turns=turn - 1, sent=len(sent), gap=turn - max(sent, default=0), rate=knobs.wanted_rate,
         slack=SLACK,
     )  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 
 from memecmd_utils import files, statistics
 from memecmd_utils.files import ExtraMissing, StageOutputError
-from memecmd_utils.schemas import Annotation, Candidate, Choice, Dialogue, Placement, Summary
+from memecmd_utils.schemas import RELEASED, Annotation, Candidate, Choice, Dialogue, Placement, Summary
 from memecmd_utils.settings import Profile
 
 MEME_SIDE = ("s_plus", "s_minus", "emotion", "motivation")
@@ -29,9 +29,9 @@ ASKED = [0, 0, 1, 2]
 COMPONENTS = ("alpha", "delta", "beta", "gamma")
 SIGNS = np.array([1.0, -1.0, 1.0, 1.0])
 """delta carries its own minus (Eq. 19). Eq. 20 prints a minus for beta too, against its own text: plus."""
-LEARNED, RERANKED, RELEASED = "learned", "reranked", "released_"
+LEARNED, RERANKED = "learned", "reranked"
 """The strategies that go by weights fitted on graded memes (`learned.py`) and by a model's choice among the
-best memes (`reranking.py`), and how the names of those begin whose memes are read (`authors.py`)."""
+best memes (`reranking.py`)."""
 AUTHORS_WEIGHTS = (0.3, 0.2, 0.2, 0.7)
 """Of S+, S-, E and Psi in `retrieve.py` of the authors' release; the text of the paper names none."""
 LEARNED_PENALTY = 0.0

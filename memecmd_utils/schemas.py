@@ -6,6 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_mod
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Speaker = Literal["A", "B"]
+
+
+def speaker_of(turn: int) -> Speaker:
+    """A_1 opens and speaks on odd turns (Eq. 8, 10; Eq. 5's index would give A_2 the first word)."""
+    return "A" if turn % 2 else "B"
+
+
 Topic = Literal["sports", "entertainment", "technology", "games", "education", "health"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 MAX_WORDS = 200
@@ -41,6 +48,8 @@ STRATEGIES = {
     "released_random": StrategyWords("Random, released", "what they published as Random"),
 }
 """The paper's strategies and ours by the name that records hold."""
+RELEASED = "released_"
+"""How the names of those begin whose memes are read from the authors' release."""
 
 
 class Record(BaseModel):

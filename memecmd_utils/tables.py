@@ -57,16 +57,12 @@ def placed_scores(
     `length` is that of the prefix which a rating of a whole dialogue was given for; nan counts for every
     length that reaches the turn.
     """
-    one_length = bool(profile.dialogue.separate)
+
+    def length(rating: Rating) -> int | None:
+        return None if profile.dialogue.separate or rating.judge_unit == "meme" else rating.n_turns
+
     rows: list[tuple] = [
-        (
-            "judge",
-            r.strategy,
-            r.dialogue_id,
-            r.turn,
-            r.overall,
-            None if one_length or r.judge_unit == "meme" else r.n_turns,
-        )
+        ("judge", r.strategy, r.dialogue_id, r.turn, r.overall, length(r))
         for r in ratings
         if r.judge == ratings[0].judge
     ]

@@ -9,9 +9,9 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import dialogue, drawing, gloss, settings
+from memecmd_utils import dialogue, drawing, settings
 from memecmd_utils.files import dumps
-from memecmd_utils.llm import chat
+from memecmd_utils.llm import chat, gloss
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import RecordingMiss, Recordings
 from memecmd_utils.llm.types import Request

@@ -8,7 +8,6 @@ from memecmd_utils import authors, schemas
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.readers import OWN, Released, counted
 from memecmd_utils.chats.turns import Conversation, SpokenTurn, spoken_turns
-from memecmd_utils.dialogue import speaker_of
 from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile, ProfileError
 
@@ -79,7 +78,7 @@ def _dialogue(
     turns, summaries = [], []
     for turn, (_, group) in enumerate(groupby(spoken, key=lambda turn: turn.speaker), start=1):
         first, *more = group
-        place = {"turn": turn, "speaker": speaker_of(turn), "profile": profile.name}
+        place = {"turn": turn, "speaker": schemas.speaker_of(turn), "profile": profile.name}
         source = about.turns[chat.messages[first.first].place[-1]].source if about.turns else OWN
         text = " ".join(part.text for part in (first, *more))
         turns.append(schemas.Turn(text=text, source=source, **place))

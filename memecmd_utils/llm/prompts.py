@@ -63,6 +63,10 @@ def _included(text: bytes) -> list[str]:
     return [other for other in meta.find_referenced_templates(_environment().parse(text.decode())) if other]
 
 
+NAME_CHARS = 20
+"""Characters of a name that a model reads: names come from strangers as well."""
+
+
 def one_line(text: str, most: int) -> str:
     """Text from outside as one line of at most so many characters, an ellipsis where it was cut.
 
