@@ -86,7 +86,164 @@ QCE = records(
         "content": {"text": text, "elements": []}, "recalled": False, "system": False,
     }
 )  # fmt: skip
+
+
+def onebot(message, **more):
+    """The talk as a bot's log, with what a listener hears beside it: a heartbeat, a poke."""
+    heard = ({"post_type": "meta_event", "self_id": 1}, {"post_type": "notice", "user_id": 2, "self_id": 1})
+    rows = records(
+        lambda n, name, text: {
+            "self_id": 1, "user_id": len(name) + n % 2, "time": 1709265600 + n, "message_id": n, "post_type": "message",
+            "group_id": 7, "sender": {"user_id": 1, "nickname": "x", "card": name}, "message": message(text), **more,
+        },
+        *heard,
+    )  # fmt: skip
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+
+
+def slack(n: int, name: str, text: str) -> dict:
+    named = {"user_profile": {"real_name": name, "display_name": ""}} if n > 1 else {}
+    return {"type": "message", "user": f"U{n % 2}", "text": text, "ts": f"{1709265600 + n}.000100", **named}
+
+
+def feishu(n: int, name: str, kind: str, content: dict, **more) -> dict:
+    body = {
+        "body": {"content": json.dumps(content, ensure_ascii=False)},
+        "sender": {"id": name, "id_type": "open_id"},
+    }
+    return {
+        "msg_type": kind,
+        "create_time": f"{1709265600000 + n}",
+        "chat_id": "oc",
+        "deleted": False,
+        **body,
+        **more,
+    }
+
+
+def element(n: int, name: str, body: str, kind: str = "m.text", **more) -> dict:
+    content = {"msgtype": kind, "body": body, **more}
+    return {
+        "type": "m.room.message",
+        "sender": f"@{name}:x.invalid",
+        "content": content,
+        "origin_server_ts": 1709265600000 + n,
+    }
+
+
+RULE = "=" * 62
+DAY = "*" * 20 + "2024-03-01" + "*" * 20
 EXPORTS = {
+    "Slack": ("2024-03-01.json", records(
+        slack,
+        {"type": "message", "subtype": "channel_join", "user": "U0", "text": "<@U0> has joined", "ts": "1709265602.5"},
+        {"type": "message", "subtype": "bot_message", "username": "ci", "text": "red", "ts": "1709265603.5"},
+    )),
+    "OneBot, segments": ("a.jsonl", onebot(lambda text: [
+        {"type": "reply", "data": {"id": "1"}}, {"type": "text", "data": {"text": text}}, {"type": "face", "data": {"id": "1"}},
+    ])),
+    "OneBot, CQ codes": ("a.jsonl", onebot(lambda text: f"[CQ:at,qq=1] {text}[CQ:image,file=a.jpg,summary=[动画表情]]")),
+    "OneBot, history of a group": ("a.json", {"status": "ok", "data": {"messages": [
+        json.loads(line) for line in onebot(lambda text: [{"type": "text", "data": {"text": text}}]).splitlines()
+    ]}}),
+    "MemoTrace text": (
+        "a.txt",
+        lines("2024-03-01 12:0{n}:00 {name}\n{text}\n\n").replace("然后呢", "然后呢\n引用：阿泽：等了")
+        + '2024-03-01 12:08:00\n"阿泽" 拍了拍我\n\n2024-03-01 12:09:00 阿泽\n[图片]\n',
+    ),
+    "MemoTrace text for AI": ("a.txt", f"\n\n{DAY}\n" + lines("\n{name}:{text}\n") + f"\n\n{DAY}\n[图片]\n"),
+    "Feishu": ("a.json", {"code": 0, "data": {"has_more": False, "items": records(
+        lambda n, name, text: feishu(n, name, "text", {"text": text}),
+        feishu(8, "阿泽", "sticker", {"file_key": "k"}),
+        feishu(9, "小林", "text", {"text": "撤回的"}, deleted=True),
+    )}}),
+    "Feishu, events": ("a.jsonl", "\n".join(json.dumps({"event": {
+        "sender": {"sender_id": {"open_id": name}},
+        "message": {"chat_id": "oc", "message_type": "text", "content": json.dumps({"text": text})},
+    }}) for name, text in TALK)),
+    "Element": ("a.json", {"room_name": "x", "messages": [
+        {"type": "m.room.member", "sender": "@小林:x.invalid", "content": {"membership": "join"}, "origin_server_ts": 1},
+        *records(
+            lambda n, name, text: element(n, name, f"> <@x:x.invalid> hm\n\n{text}" if n else text),
+            element(8, "阿泽", "cat.png", "m.image"),
+            element(9, "阿泽", "* 改了", **{"m.relates_to": {"rel_type": "m.replace"}}),
+        ),
+    ]}),
+    "Discord text": (
+        "a.txt",
+        f"{RULE}\nGuild: g\nChannel: a / b\n{RULE}\n\n"
+        + lines("[03/01/2024 12:0{n}] {name}\n{text}\n\n{{Reactions}}\n😭 (2)\n\n\n")
+        + "[03/01/2024 12:08] 阿泽 (pinned)\n\n{Stickers}\nhttps://x.invalid/s.png\n\n\n"
+        + f"[03/01/2024 12:09] 阿泽\nJoined the server.\n\n{RULE}\nExported 6 message(s)\n{RULE}\n",
+    ),
+    "Discord CSV": ("a.csv", table("AuthorID,Author,Date,Content,Attachments,Reactions", records(
+        lambda n, name, text: (name, name, f"2024-03-01T12:0{n}:00.0000000+00:00", text, "", ""),
+        ("阿泽", "阿泽", "2024-03-01T12:09:00.0000000+00:00", "Joined the server.", "", ""),
+    ))),
+    "KakaoTalk on a computer": (
+        "a.txt",
+        "하루 님과 카카오톡 대화\n저장한 날짜 : 2024-03-02 10:00:00\n\n--------------- 2024년 3월 1일 금요일 ---------------\n"
+        + lines("[{name}] [오후 2:3{n}] {text}\n") + "[阿泽] [오후 2:38] 이모티콘\n阿泽님이 나갔습니다.\n",
+    ),
+    "KakaoTalk in English": (
+        "a.txt",
+        "x with KakaoTalk Chats\nDate Saved : 2024-03-02 10:00:00\n\n--------------- Friday, March 1, 2024 ---------------\n"
+        + lines("[{name}] [2:3{n} PM] {text}\n") + "[阿泽] [2:38 PM] Photo\n",
+    ),
+    "KakaoTalk on Android": (
+        "a.txt",
+        "하루 님과 카카오톡 대화\n저장한 날짜 : 2024년 3월 2일 오전 10:00\n\n2024년 3월 1일 오후 2:30\n"
+        + lines("2024년 3월 1일 오후 2:3{n}, {name} : {text}\n") + "2024년 3월 1일 오후 2:38, 阿泽님이 나갔습니다.\n",
+    ),
+    "KakaoTalk on iPhones": (
+        "a.txt",
+        "Talk_2024.3.2 10:00-1.txt\n저장한 날짜 : 2024. 3. 2. 오전 10:00\n\n2024년 3월 1일 금요일\n"
+        + lines("2024. 3. 1. 오후 2:3{n}, {name} : {text}\n") + "2024. 3. 1. 오후 2:38: 阿泽님이 나갔습니다.\n",
+    ),
+    "KakaoTalk CSV": ("a.csv", table("Date,User,Message", records(
+        lambda n, name, text: (f"2024-03-01 12:0{n}:00", name, text), ("2024-03-01 12:09:00", "阿泽", "사진 3장"),
+    ))),
+    "SillyTavern": ("a.jsonl", "\n".join(json.dumps(row) for row in (
+        {"user_name": "小林", "character_name": "阿泽", "chat_metadata": {}},
+        *records(
+            lambda n, name, text: {"name": name, "is_user": not n % 2, "is_system": False, "send_date": "March 1, 2024", "mes": text},
+            {"name": "小林", "is_user": True, "is_system": True, "send_date": "", "mes": "hidden"},
+        ),
+    ))),
+    "chatlog CSV": ("a.csv", table("Time,SenderName,Sender,TalkerName,Talker,Content", records(
+        lambda n, name, text: (f"2024-03-01 12:0{n}:00", name, f"wxid_{n % 2}", "阿泽", "wxid_1", text),
+        ("2024-03-01 12:08:00", "", "wxid_0", "阿泽", "wxid_1", "![图片](http://127.0.0.1/image/1)"),
+        ("2024-03-01 12:09:00", "", "系统消息", "阿泽", "wxid_1", "撤回了一条消息"),
+    ))),
+    "WeChat, copied": ("a.txt", lines("{name} [2024-03-01 12:0{n}:00]\n{text}\n\n") + "阿泽 [2024-03-01 12:09:00]\n[图片]\n"),
+    "WeChat, copied in lines": ("a.txt", "[2024年3月1日 11:58]\n" + lines("[12:0{n}] {name}：{text}\n")),
+    "WeChat, copied with round brackets": ("a.txt", lines("{name}（2024年3月1日 12:0{n}）：{text}\n")),
+    "WeChat, times between lines": ("a.txt", lines("[12:0{n}]\n{name}: {text}\n")),
+    "WeChat, mailed": ("a.txt", "—————  2024-03-01  —————\n\n\n" + lines("{name}  下午12:0{n}\n\n{text}\n\n\n")),
+    "QQ, copied": ("a.txt", lines("{name}: 03-01 12:0{n}:00\n{text}\n\n")),
+    "Telegram, copied": (
+        "a.txt", lines("{name}, [01.03.2024 12:0{n}]\n{text}\n\n").replace("然后呢", "[In reply to x]\n然后呢") + "阿泽, [01.03.2024 12:09]\n[ Photo ]\n",
+    ),
+    "WhatsApp with files": (
+        "a.txt",
+        lines("01.03.24, 12:0{n} - {name}: 00ff11ee22dd33cc44bb55aa66998877.jpg (Datei angehängt)\n{text}\n")
+        + "01.03.24, 12:07 - 阿泽: Mein Brief.pdf (Datei angehängt)\n01.03.24, 12:08 - 阿泽: STK-20240301-WA0003.webp (fichier ajouté)\n"
+        + "01.03.24, 12:09 - 阿泽: Diese Nachricht wurde gelöscht.\n",
+    ),
+    "WhatsApp, iPhone with files": (
+        "a.txt",
+        lines("\u200e[01/03/2024 12:0{n}:00] {name}: {text} \u200e<pièce jointe : 00000012-PHOTO-2024.jpg>\n")
+        + "\u200e[01/03/2024 12:09:00] 阿泽: notes.pdf • \u200e3 pages \u200e<pièce jointe : 00000014-notes.pdf>\n",
+    ),
+    "LINE, Japanese": (
+        "a.txt",
+        "[LINE] 阿泽とのトーク履歴\n保存日時：2024/03/02 10:00\n\n2024/03/01(金)\n"
+        + lines("午後12:0{n}\t{name}\t{text}\n").replace("了\n", "了\n午後12:05\t\t阿泽がメッセージの送信を取り消しました\n")
+        + "12:09\t阿泽\t[สติกเกอร์]\n12:10\t阿泽\t☎ 通話時間 0:32\n",
+    ),
+    "LINE on a computer": ("a.txt", "[LINE] x\n\n2024.03.01 星期五\n" + lines("12:0{n} {name} {text}\n") + "12:09 阿泽 貼圖\n"),
+    "bold names": ("a.txt", lines("**{name}**: {text}\n")),
+    "bold names and colons": ("a.txt", lines("- **{name}：** {text}\n")),
     "WeChatMsg": ("a.csv", wechatmsg({"小林": "小林", "阿泽": "阿泽"})),
     "PyWxDump": (
         "a.csv",
@@ -214,6 +371,101 @@ def test_xml_notices_and_quotes_are_no_words(read) -> None:
     assert turns(read("c.json", [*QCE, reply, QCE[0] | {"recalled": True}]))[1][1].endswith("就这样")
 
 
+def test_files_captions_and_quotes_leave_the_words(read) -> None:
+    """What stands beside the words of one message, in the ways of several tools."""
+    said = {
+        "[LINE] x\n\n2024/03/01(金)\n12:00\t甲\t在\n12:01\t乙\t\"明天\n12:30 集合\n\"\"早\"\"\"\n": '明天\n12:30 集合\n"早"',
+        "[LINE] x\n\n2024.03.01 金曜日\n12:00 山田 太郎 一\n12:01 山田 太郎 二 三\n12:02 山田 太郎 四\n12:03 乙 五\n": "五",
+        "01/03/24, 9:15 p. m. - 甲: 在\n01/03/24, 9:16 p. m. - 乙: <Multimedia omitido>\nmira\n": "mira",
+        "01/03/24, 9:15 p. m. - 甲: 在\n01/03/24, 9:16 p. m. - 乙: vale <Se editó este mensaje.>\n": "vale",
+        f"{RULE}\nGuild: g\n{RULE}\n\n[1-Mar-24 12:00 PM] 甲\n在\n\n[1-Mar-24 12:01 PM] 乙\n一\n\n二\n\n{{Embed}}\nx\n\ny\n": "一\n\n二",
+        f"\n\n{DAY}\n\n甲:在\n\n乙:一\n\n\n{DAY}\n二\n[语音]\n": "一\n\n\n\n二",
+    }  # fmt: skip
+    for content, words in said.items():
+        messages = read("a.txt", content).chats[0].messages
+        assert messages[-1][:2] == ("乙", words), content
+        assert {m.speaker for m in messages} - {"乙"} in ({"甲"}, {"山田 太郎"})
+
+
+def test_marks_of_programs_are_written_out_or_left_out(read) -> None:
+    marked = slack(3, "阿泽", "&lt;3 <@U0> <!here> <#C1|闲聊> <https://x.invalid|这个> &amp;")
+    assert turns(read("a.json", [slack(2, "小林", "在"), marked]))[1][1] == "<3 @小林 @here #闲聊 这个 &"
+    post = {
+        "title": "",
+        "content": [[{"tag": "text", "text": "看 @_user_1"}], [{"tag": "img", "image_key": "k"}]],
+    }
+    named = {"mentions": [{"key": "@_user_1", "name": "小林"}]}
+    items = [feishu(1, "a", "text", {"text": "在"}), feishu(2, "b", "post", post, **named)]
+    assert turns(read("b.json", {"data": {"items": items}}))[1] == ("b", "看 @小林")
+    raw = table(
+        "nickname,raw_message", [("甲", "A&amp;B[CQ:face,id=1]"), ("乙", "[CQ:image,file=a]"), ("甲", "在")]
+    )
+    assert turns(read("c.csv", raw)) == [("甲", "A&B"), ("甲", "在")]
+    attached = table("is_from_me,text", [(1, "\ufffc"), (0, "看\ufffc"), (1, "在")])
+    assert turns(read("d.csv", attached)) == [("对方", "看"), ("我", "在")]
+    pictured = read("e.csv", table("speaker,text", [*TALK, ("小林", "[pic:1.png]"), ("小林", "好[at:1]")]))
+    assert (
+        turns(pictured)[-1] == ("小林", "好[at:1]")
+        and "1 text with a code such as '[at:1]'" in pictured.taken
+    )
+
+
+def test_a_bots_log_keeps_its_private_chats_apart(read) -> None:
+    def said(user: int, target: int, text: str, **more) -> str:
+        message = [{"type": "text", "data": {"text": text}}]
+        row = {
+            "self_id": 1,
+            "user_id": user,
+            "message_id": 1,
+            "message": message,
+            "sender": {"nickname": f"n{user}"},
+        }
+        return json.dumps(row | ({"target_id": target} if target else {}))
+
+    log = [said(3, 1, "一"), said(4, 1, "二"), said(1, 3, "三"), said(1, 4, "四")]
+    apart = {chat.name: [m.text for m in chat.messages] for chat in read("a.jsonl", "\n".join(log)).chats}
+    assert apart == {"3": ["一", "三"], "4": ["二", "四"]}
+    with pytest.raises(ChatError, match="nothing says to whom 'n1' wrote '三'"):
+        read("b.jsonl", "\n".join([*log[:2], said(1, 0, "三")]))
+
+
+def test_an_account_has_one_name_and_a_name_one_account(read) -> None:
+    people = [("user1", "小林"), ("user2", "小林"), ("user3", "阿泽"), ("user1", "林")]
+    group = records(telegram)
+    for row, (account, name) in zip(group, [*people[:3], people[0]], strict=True):
+        row |= {"from_id": account, "from": name}
+    same = read("a.json", {"name": "x", "messages": group})
+    assert [who for who, _ in turns(same)] == ["小林 (user1)", "小林 (user2)", "阿泽", "小林 (user1)"]
+    assert same.taken.endswith("2 accounts called '小林' are told apart")
+    group[0]["from"] = "林"  # a name that changed
+    assert [who for who, _ in turns(read("b.json", {"messages": group[:1] + group[2:]}))][::2] == ["林", "林"]
+    written = "2024-03-01 12:00:00 小林(10001)\n一\n\n2024-03-01 12:01:00 小林(10002)\n二\n"
+    assert [who for who, _ in turns(read("c.txt", written))] == ["小林 (10001)", "小林 (10002)"]
+    rows = [("小林", "一", 1), ("小林", "二", 2), ("阿泽", "三", 3), ("小林", "四", 1), ("小林", "五", 2)]
+    assert "2 accounts called '小林' are read as one" in read("d.csv", table("name,text,user_id", rows)).taken
+
+
+def test_times_count_with_their_offsets_or_it_is_said(read) -> None:
+    def in_order(*times: str) -> tuple[list[str], str]:
+        export = read(
+            "a.csv", table("speaker,text,time", [("甲乙"[n % 2], str(n), t) for n, t in enumerate(times)])
+        )
+        return [m.text for m in export.chats[0].messages], export.taken
+
+    offsets = ("2024-01-01T10:00:00+08:00", "2024-01-01T03:00:00Z", "2024-01-01 10:30:00 +0800")
+    assert in_order(*offsets)[0] == ["0", "2", "1"]
+    order, said = in_order("2024-01-01 08:00", "2024-01-01 10:00", "2024-01-01 09:00", "10:03", "")
+    assert (
+        order == ["0", "2", "1", "3", "4"]
+        and "2 messages without a time (or none that can be read, such as '10:03')" in said
+    )
+    order, said = in_order("12/31/2024 23:59", "1/1/2024 00:01")
+    assert (
+        order == ["0", "1"]
+        and "times such as '12/31/2024 23:59' are not read, so the file's order counts" in said
+    )
+
+
 THINGS = [
     "[图片: screenshot.png]", "[语音 7秒]", "![图片](http://127.0.0.1/i/0)", "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]",
     "[转账|发送 ¥5.20]", "<Media omitted>", "[動畫貼圖]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[位置: 人民广场]",
@@ -235,6 +487,17 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.csv", table("speaker,text", [("小林", text) for _, text in TALK]), "all 4 messages"),
         ("a.csv", table("speaker,text", [*TALK, ("阿泽", XML)]), "xml"),
         ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
+        ("a.csv", "speaker,text,text\n小林,在,吗\n阿泽,在,的\n", "line 1: two columns are called 'text'"),
+        ("a.jsonl", '{"speaker": "小林", "text": "在", "text": "吗"}\n', "line 1: .* a key stands twice in one object"),
+        ("a.json", [{"speaker": name, "text": text} for name, text in [*TALK[:2], *[("", "x")] * 3]], "3 of 5 texts have no speaker"),
+        ("a.json", [{"who": {"nm": "a"}, "words": "b"}], "there are: who.nm, words; name its columns"),
+        ("a.json", {"code": 0, "data": {"more": []}}, "no list of messages .* there are: code, data.more"),
+        ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body.words"),
+        ("a.csv", table("speaker,text", [(name, json.dumps([{"type": "text"}])) for name, _ in TALK]), "which nobody says"),
+        ("a.csv", table("speaker,text", [(name, f"[pic:{n}] 好") for n, (name, _) in enumerate(TALK)]), r"a text holds '\[pic:0\]'"),
+        ("a.txt", "他说：“走吧。”\n她笑道：“好。”\n他说：“快一点。”\n", "this form is not known"),
+        ("a.txt", "姓名: 小美\n年龄: 20\n电话: 1234\n地址: 北京\n邮箱: a\n", "this form is not known"),
+        ("a.txt", "[12:00] <小林> 在吗\n[12:01] <阿泽> 在\n", "this form is not known"),
         ("a.csv", table("發送人,內容", [("小林", "這個週末我們還要練習嗎"), ("阿澤", "讓我想想，應該會吧")]).encode("big5"), "encoding=big5"),
     ],
 )  # fmt: skip
@@ -242,6 +505,9 @@ def test_anything_else_is_refused_with_what_was_seen(name: str, content, seen: s
     with pytest.raises(ChatError, match=seen) as caught:
         read(name, content)
     assert name in str(caught.value) and "\n" not in str(caught.value)
+    assert ("FIELDS='speaker" in str(caught.value)) <= (not name.endswith(".txt")), (
+        "it cannot help for lines of text"
+    )
 
 
 def test_fields_name_what_no_layout_knows(read) -> None:
@@ -363,6 +629,22 @@ def test_what_is_no_dialogue_of_two_is_refused_in_one_line(tmp_path: Path, chang
     with pytest.raises((ProfileError, ChatError), match=re.escape(what)) as caught:
         load(tmp_path / "own.jsonl", [OWN | {"dialogue_id": "chat-0"}, OWN | change])
     assert "\n" not in str(caught.value) and "http" not in str(caught.value)
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be"])
+def test_dialogues_are_read_in_the_encodings_that_editors_write(codec: str, tmp_path: Path) -> None:
+    release = "".join(json.dumps(OWN | {"dialogue_id": name}, ensure_ascii=False) + "\r\n" for name in "ab")
+    own, _ = load(tmp_path / "own.jsonl", release.encode(codec))
+    assert [one.dialogue_id for one in own] == ["a", "b"] and own[0].turns[0].text == "到家了吗"
+    (plain,), _ = load(tmp_path / "a.txt", lines("{name}：{text}\n").encode(codec), llm="openai")
+    assert [turn.text for turn in plain.turns] == [text for _, text in TALK]
+
+
+def test_one_nul_makes_no_utf_16(tmp_path: Path) -> None:
+    (own,), taken = load(
+        tmp_path / "a.csv", table("speaker,text", [*TALK, ("小林", "好\0吧")]).encode(), llm="openai"
+    )
+    assert own.turns[-1].text == "好吧" and "utf-16" not in taken
 
 
 def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) -> None:

@@ -36,9 +36,12 @@ def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
     """
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     known = next((codec for mark, codec in marks.items() if data.startswith(mark)), given)
+    codecs_tried = [known] if known else ["utf-8", "gb18030"]
     if b"\0" in data[:1000] and not known:
-        known = "utf-16-le" if data[1:1000:2].count(0) > data[:1000:2].count(0) else "utf-16-be"
-    for codec in [known] if known else ["utf-8", "gb18030"]:
+        wide = "utf-16-le" if data[1:1000:2].count(0) > data[:1000:2].count(0) else "utf-16-be"
+        # A stray NUL may stand in UTF-8; in UTF-16 every letter, digit and line end has one.
+        codecs_tried = ["utf-8", wide] if data[:1000].count(0) < len(data[:1000]) / 50 else [wide]
+    for codec in codecs_tried:
         try:
             text = data.decode(codec)
         except LookupError:
@@ -176,13 +179,25 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return re.sub(f'"{NUMBER}([^"]*){NUMBER}"', r"\1", text)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two values of one key nobody could say which counts."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError(f"a key stands twice in one object, which has {', '.join(key for key, _ in pairs)}")
+    return value
+
+
 def read_json(text: str, is_lines: bool) -> Json:
     """Read a JSON document or JSON Lines; `ChatError` with the line that is no JSON."""
     values, lines = [], []
+
+    def number_as_written(digits: str) -> str:
+        return f"{NUMBER}{digits}{NUMBER}"
+
     for number, part in enumerate(text.split("\n") if is_lines else [text], start=1):
         try:
             if part.strip():
-                values.append(json.loads(part, parse_float=lambda digits: f"{NUMBER}{digits}{NUMBER}"))
+                values.append(json.loads(part, parse_float=number_as_written, object_pairs_hook=_object))
                 lines.append(number)
         except (ValueError, RecursionError) as error:
             raise ChatError(f"{f'line {number}: ' if is_lines else ''}not JSON: {error}") from error

@@ -8,18 +8,16 @@ speakers that are labels or numbers, XML or control tokens in a text.
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from memecmd_utils.chats import transcripts
 from memecmd_utils.chats.formats import (
-    NUMBER,
     Json,
     Table,
     Text,
@@ -30,7 +28,8 @@ from memecmd_utils.chats.formats import (
     read_text,
 )
 from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
-from memecmd_utils.files import first_fault, paths
+from memecmd_utils.chats.words import CODE, MARKUP, first_text, known, spoken_text, text_of, time_of, value_at
+from memecmd_utils.files import first_fault
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.schemas import Text as StrippedText
 
@@ -41,6 +40,7 @@ NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息
 """Senders whose messages are kept in place and not read as part of the chat."""
 NAMED = "name its columns to `make insert-memes` as FIELDS='speaker=...,text=...' (a.b for a key within)"
 RELEASE = "form of a release"
+PLAIN = "plain table"
 Row = tuple[Any, Mapping[str, Any]]
 """Place of a message in its file, and its fields."""
 
@@ -51,12 +51,16 @@ class Layout(NamedTuple):
     tool: str
     needs: Sequence[str]
     speaker: Sequence[str]
-    text: str
+    text: Sequence[str]
     time: str = ""
     chat: Sequence[str] = ()
     mine: str = ""
+    account: str = ""
+    trim: str = ""
     kind: Sequence[str] = ()
     spoken: str = ".*"
+    notes: str = ""
+    silent: str = r"\s*"
     quotes: bool = True
     joint: str = " "
     told: Sequence[str] = ()
@@ -64,84 +68,9 @@ class Layout(NamedTuple):
 
 
 @cache
-def _known() -> dict[str, Any]:
-    """The layouts of tools, names of columns (first choice first), and keys of lists and chats."""
-    known = yaml.safe_load((paths.data / "chat_layouts.yaml").read_text(encoding="utf-8"))
-    columns = {part: names.split() for part, names in known["columns"].items()}
-    return {**known, "tools": [Layout(**row) for row in known["tools"]], "columns": columns}
-
-
-# --- what is no text: what stands for a picture, a file, a call, and a quoted message
-
-_THINGS = """图片 照片 表情包 表情 动画表情 動畫表情 動畫貼圖 贴图 貼圖 gif表情 gif
-    语音消息 语音通话 视频通话 语音 視訊 视频号 视频 文件 档案 链接 分享 位置 红包封面 红包 转账 名片
-    合并转发 聊天记录 引用消息 引用 小程序 群公告 音乐 卡片消息
-    image photo picture sticker voice audio video file location"""
-_PLACEHOLDER = re.compile(
-    rf"!?[\[【<](?:{'|'.join(_THINGS.split())}|media omitted)"  # then a name or a length, and an address
-    r"(?:\s*[:：|｜]\s*[^\]】>]*|\s+[-–—0-9][^\]】>]*)?[\]】>](?:\([^()\s]*\))?",
-    re.IGNORECASE,
-)
-_OMITTED = re.compile(
-    r"\u200e?(?:image|video|audio|sticker|gif|document|contact card) omitted|"
-    r"<?(?:媒体内容|圖像|图像|影片|视频|音频|貼圖|贴图|文件)已(?:忽略|略去)>?|此消息已删除|"
-    r"(?:this message was|you) deleted(?: this message)?\.?|"
-    r".* sent an attachment\.|liked a message|reacted \S+ to your message",
-    re.IGNORECASE,
-)
-_QUOTE = re.compile(
-    r"\A(?:>.*(?:\n|\Z))+|\A\[(?:回复|引用)[^\]]*\]\s*|\n\s*(?:引用\s*[:：]|\[引用\])[\s\S]*\Z|\s*\[引用[^\]]*\]\s*\Z"
-)
-
-
-def spoken_text(text: str, has_quotes: bool) -> str:
-    """What somebody says: without the message that is quoted, and without what stands for a picture."""
-    if has_quotes:
-        text = _PLACEHOLDER.sub("", _QUOTE.sub("", text))
-    bare = text.strip()
-    return "" if _OMITTED.fullmatch(bare) or not _PLACEHOLDER.sub("", bare).strip() else text
-
-
-# --- values
-
-
-def value_at(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a field; of `content.text` that of the key within. None where it is missing."""
-    if name in row:
-        return row[name]
-    head, dot, rest = name.partition(".")
-    inner = row.get(head)
-    return value_at(inner, rest) if dot and isinstance(inner, Mapping) else None
-
-
-def text_of(value: Any, joint: str = " ") -> str:
-    """A value as text. A list of parts gives their texts, an object its name or text, null none."""
-    if isinstance(value, str):
-        # Half a surrogate pair cannot be written in any file, and a NUL is shown nowhere.
-        text = value.strip(NUMBER).replace("\0", "")
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return joint.join(filter(None, (text_of(part, joint) for part in value)))
-    if isinstance(value, Mapping):
-        return _first_text(value, ("nickname", "name", "text", "username", "id"), joint)
-    return str(value) if isinstance(value, int) else ""
-
-
-def _first_text(row: Mapping[str, Any], names: Sequence[str], joint: str = " ") -> str:
-    return next(filter(None, (text_of(value_at(row, name), joint).strip() for name in names)), "")
-
-
-def time_of(value: Any) -> float | None:
-    """Seconds since 1970 of a number, or of a date that begins with the year; None for anything else."""
-    text = text_of(value).strip()
-    if re.fullmatch(r"\d{9,}(\.\d+)?", text):
-        return float(text) / 1000 if float(text) > 1e11 else float(text)
-    day = re.compile(r"^(\d{4})[-/.年](\d{1,2})[-/.月](\d{1,2})日?[T ]*(?:(\d{1,2}):)?")
-    text = day.sub(lambda d: f"{d[1]}-{d[2]:0>2}-{d[3]:0>2}T{d[4] or 0:0>2}:{'' if d[4] else '00'}", text)
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=None).timestamp()
-    except ValueError:
-        return None
+def _tools() -> list[Layout]:
+    """The layouts of tools by name."""
+    return [Layout(**row | {"text": row["text"].split()}) for row in known()["tools"]]
 
 
 # --- one layout over all messages of a chat
@@ -156,33 +85,53 @@ def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]
     if {name for name, own in pairs if own and name} & {name for name, own in pairs if not own}:
         # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
         names = [ME if own else name for name, own in pairs]
+    accounts = [first_text(row, [layout.account]) for _, row in rows]
+    named = {account: name for account, name in zip(accounts, names, strict=True) if name != account}
+    peers = [_peer(row) if layout.tool == "OneBot" else None for _, row in rows]
+    has_private_chats = len(set(filter(None, peers))) > 1
     messages = []
-    for (place, row), name in zip(rows, names, strict=True):
+    for (place, row), name, account, peer in zip(rows, names, accounts, peers, strict=True):
         kind = "/".join(text_of(value_at(row, field)) for field in layout.kind)
-        is_spoken = re.fullmatch(layout.spoken, kind, re.IGNORECASE)
-        text = _words(value_at(row, layout.text), layout) if is_spoken else ""
-        own_chat, time = _first_text(row, layout.chat) or chat, time_of(value_at(row, layout.time))
-        messages.append(Message(name, text, _summary(row, layout.told), own_chat, time, place))
+        text = ""
+        if re.fullmatch(layout.spoken, kind, re.IGNORECASE):
+            text = _words(row, layout, named)
+        elif layout.notes and re.fullmatch(layout.notes, kind, re.IGNORECASE):
+            name = account = ""
+        if peer == "" and has_private_chats and text:
+            raise ChatError(f"nothing says to whom {name!r} wrote {text[:20]!r}, and there are several chats")
+        own_chat = peer if peer and has_private_chats else first_text(row, layout.chat) or chat
+        time = time_of(value_at(row, layout.time))
+        messages.append(Message(name, text, _summary(row, layout.told), own_chat, time, place, account))
     return messages
 
 
 def _speaker(row: Mapping[str, Any], layout: Layout, own: bool) -> str:
-    name = " ".join(_first_text(row, layout.speaker[:1] if own else layout.speaker).split())
+    name = " ".join(first_text(row, layout.speaker[:1] if own else layout.speaker).split())
     name = {"收": OTHER, "发": ME}.get(name, name)  # a direction of QQNT_Export
+    name = re.sub(layout.trim, "", name) or name
     return name or (ME if own else "" if layout.speaker else OTHER)
 
 
-def _words(value: Any, layout: Layout) -> str:
-    if layout.tool == "QQNT_Export":  # pairs of a text and its kind; a quoted message comes first
-        pairs = [pair for pair in value if isinstance(pair, list) and pair] if isinstance(value, list) else []
-        texts = [text_of(text) for text, *kind in pairs if not kind or kind[0] in (None, "", "text", "reply")]
-        value = "".join(text for text in texts if not text.startswith("[被引用的消息]"))
-    return spoken_text(text_of(value, layout.joint), layout.quotes)
+def _peer(row: Mapping[str, Any]) -> str | None:
+    """Whom a bot talks to in a private message of its log, by OneBot; None in a group."""
+    if first_text(row, ["group_id"]):
+        return None
+    bot, *both = (first_text(row, [name]) for name in ("self_id", "user_id", "target_id"))
+    return next((account for account in both if account not in ("", bot)), "")
+
+
+def _words(row: Mapping[str, Any], layout: Layout, named: Mapping[str, str]) -> str:
+    """The text of a message by the first field that has one."""
+    values = (value_at(row, field) for field in layout.text)
+    value = next((value for value in values if value not in (None, "", [])), None)
+    markup = MARKUP.get(layout.tool)
+    text = markup(value, row, named) if markup else text_of(value, layout.joint)
+    return spoken_text(text, layout.quotes, layout.silent)
 
 
 def _summary(row: Mapping[str, Any], fields: Sequence[str]) -> SummaryReply | None:
     """S, E and Psi of a row that has all three: a data set may have an `emotion` of its own, say a label."""
-    texts = {part: _first_text(row, [field]) for part, field in zip(SUMMARY, fields, strict=False)}
+    texts = {part: first_text(row, [field]) for part, field in zip(SUMMARY, fields, strict=False)}
     return SummaryReply(**texts) if len(texts) == len(SUMMARY) and all(texts.values()) else None
 
 
@@ -192,24 +141,53 @@ def layout_for(
     """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
     lowered = {str(field).strip().casefold(): field for field in reversed(fields)}
     columns = dict(given)
-    for part, names in _known()["columns"].items():
-        field = next((lowered[name] for name in names if name in lowered), "")
+    for part, names in known()["columns"].items():
+        field = next((lowered[name] for name in names.split() if name in lowered), "")
         if field and part not in columns and field not in columns.values():
             columns[part] = field
     told, some = [columns[part] for part in SUMMARY if part in columns], rows[:200]
-    for layout in () if given else _known()["tools"]:
+    for layout in () if given else _tools():
         if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
             return layout._replace(told=told)
     if "text" not in columns or not ("speaker" in columns or "mine" in columns):
         return None
-    text_kinds = _known()["text_kinds"]
+    text_kinds = known()["text_kinds"]
     kinds = {text_of(value_at(row, columns["kind"])) for row in rows} if "kind" in columns else set()
     has_kinds = any(re.fullmatch(text_kinds, kind, re.IGNORECASE) for kind in kinds)
-    named = {part: columns.get(part, "") for part in ("text", "time", "mine")}
-    named |= {part: [columns[part]] if part in columns else [] for part in ("speaker", "chat")}
+    named = {part: columns.get(part, "") for part in ("time", "mine", "account")}
+    named |= {part: [columns[part]] if part in columns else [] for part in ("speaker", "text", "chat")}
     if has_kinds:
         named |= {"kind": [columns["kind"]], "spoken": text_kinds}
-    return Layout("plain table", (), **named, quotes=False, told=told)
+    return Layout(PLAIN, (), **named, quotes=False, told=told)
+
+
+def _columns(layout: Layout) -> dict[str, str]:
+    """Name of each field that a layout uses, to what it means."""
+    parts = {"speaker": layout.speaker, "text": layout.text, "time": [layout.time], "chat": layout.chat}
+    parts |= {"mine": [layout.mine], "kind": layout.kind, "summary": layout.told}
+    return {name: part for part, names in parts.items() for name in names if name}
+
+
+def _tool(layout: Layout) -> str:
+    """The tool of a layout; of a plain table also which fields are read as what."""
+    used = (f"{part} is {name!r}" for name, part in _columns(layout).items() if part != "summary")
+    return f"{PLAIN} ({', '.join(used)})" if layout.tool == PLAIN else layout.tool
+
+
+def _seen(rows: Sequence[Row]) -> str:
+    """The fields that there are, for a refusal; `a.b` is a key b within an object a."""
+    names: dict[str, None] = {}
+    for _, row in rows[:200]:
+        for key, value in row.items():
+            inner = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) else []
+            names |= dict.fromkeys(inner or [str(key)])
+    return "" if not names else f"; there are: {', '.join(list(names)[:20])}{' ...' * (len(names) > 20)}"
+
+
+def _seen_in(content: Table | Json) -> str:
+    if isinstance(content, Table):
+        return _seen([((), dict.fromkeys(content.rows[content.head], ""))])
+    return next((_seen(rows) for _, rows in _chats_in(content.value, (), "")), "")
 
 
 # --- dialogues in the form of a release, `dialogues.jsonl`: a fault names its line and field
@@ -322,20 +300,26 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
     try:
         tool, messages, content = _read(text, suffix, given)
         messages, is_repaired = _without_mojibake(messages)
+        or_named = "" if isinstance(content, Text) else f", or {NAMED}" * (not given) + _seen_in(content)
+        _check_speakers(messages, or_named)
         messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
+        messages, notes = _named(messages, tool.startswith(PLAIN), isinstance(content, Text))
         spoken = [message for message in messages if message.speaker and message.text.strip()]
-        _check(spoken, bool(given), tool == RELEASE)
+        notes += _check(spoken, bool(given), tool == RELEASE, or_named)
     except ChatError as error:
         raise ChatError(f"{path.name}: {error}") from error
     chats, people = tuple(_conversations(messages)), list(dict.fromkeys(m.speaker for m in spoken))
     shown = ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
-    taken = f"{tool}; {counted(len(messages), 'message')} of {counted(len(people), 'speaker')} ({shown})"
-    taken += f" in {counted(len(chats), 'chat')}"
+    taken = [
+        tool,
+        f"{counted(len(messages), 'message')} of {counted(len(people), 'speaker')} ({shown}) in "
+        f"{counted(len(chats), 'chat')}",
+    ]
     if len(spoken) < len(messages):
-        taken += f"; {counted(len(messages) - len(spoken), 'message')} without text"
-    taken += f"; {codec}" * (not codec.startswith("utf-8"))
-    taken += "; UTF-8 that was saved as Latin-1 is repaired for reading" * is_repaired
-    return Export(chats, content, codec, taken)
+        taken.append(f"{counted(len(messages) - len(spoken), 'message')} without text")
+    taken += [*_untimed(messages), *notes, *([] if codec.startswith("utf-8") else [codec])]
+    taken += ["UTF-8 that was saved as Latin-1 is repaired for reading"] * is_repaired
+    return Export(chats, content, codec, "; ".join(taken))
 
 
 def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[Message], Table | Json | Text]:
@@ -349,18 +333,25 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[M
         rows = table.records()
         fields = [table.rows[table.head][place] for place in table.columns()]
         layout = layout_for(fields, given, [row for _, row in rows] or [dict.fromkeys(fields, "")])
-        return layout.tool, messages_of(rows, layout, "chat"), table
+        used = _columns(layout)
+        if double := next((name for name in used if fields.count(name) > 1), None):
+            line = table.line(table.head)
+            raise ChatError(f"line {line}: two columns are called {double!r}: rename or remove one of them")
+        return _tool(layout), messages_of(rows, layout, "chat"), table
     if suffix == ".txt" and not given:
         content = read_text(text)
         if parsed := transcripts.parse(content.text):
             tool, messages = parsed
-            return tool, [m._replace(text=spoken_text(m.text, True)) for m in messages], content
+            return tool, messages, content
     first = [line.strip() for line in text.split("\n") if line.strip()][:3]
     shown = " / ".join(line[:60] for line in first)
     seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
+    has_columns = any(
+        first[0].count(sign) and first[0].count(sign) == first[-1].count(sign) for sign in DELIMITERS
+    )
     raise ChatError(
-        f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, write each "
-        f"message as `name: text`, or {NAMED}"
+        f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, or write each "
+        "message as `name: text`" + f", or {NAMED}" * (has_columns or suffix != ".txt")
     )
 
 
@@ -389,8 +380,7 @@ def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str
         layout = layout_for(fields, given, [row for _, row in rows])
         if layout is None:
             where = f"line {content.lines[rows[0][0][0]]}: " if is_lines else ""
-            there = ", ".join(map(str, fields[:12]))
-            raise ChatError(f"{where}no field says who speaks and what; there are: {there}; {NAMED}")
+            raise ChatError(f"{where}no field says who speaks and what{_seen(rows)}; {NAMED}")
         messages_here = messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
         if dialogues:
             told = {
@@ -399,9 +389,11 @@ def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str
             messages_here = [m._replace(summary=told.get(n)) for n, m in enumerate(messages_here, start=1)]
         messages += messages_here
         names |= {message.chat for message in messages_here}
-        tools[RELEASE if dialogues else layout.tool] = None
+        tools[RELEASE if dialogues else _tool(layout)] = None
     if not messages:
-        raise ChatError('no list of messages is in it: [{"speaker": ..., "text": ...}, ...] is expected')
+        top = content.value[:1] if isinstance(content.value, list) else [content.value]
+        seen = _seen([((), value) for value in top if isinstance(value, dict)])
+        raise ChatError(f'no list of messages is in it, such as [{{"speaker": ..., "text": ...}}, ...]{seen}')
     return ", ".join(tools), messages, content
 
 
@@ -410,7 +402,7 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
     if isinstance(value, list):
         own = [_list_key(item) is None for item in value]
         rows = [((*place, i), item) for i, item in enumerate(value) if own[i] and isinstance(item, dict)]
-        rows = [row for row in rows if row[1].get("_type") in (None, "message")]  # of ChatLab's lines
+        rows = [row for row in rows if _is_message(row[1])]
         if rows:
             yield name, rows
         for i, item in enumerate(value):
@@ -419,18 +411,26 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
     elif isinstance(value, dict) and (key := _list_key(value)) is not None:
         if isinstance(value[key][0], str):  # bare texts of two who take turns
             value[key] = [{"speaker": "AB"[i % 2], "text": text} for i, text in enumerate(value[key])]
-        yield from _chats_in(value[key], (*place, key), _first_text(value, _known()["chat_names"]) or name)
+        yield from _chats_in(value[key], (*place, key), first_text(value, known()["chat_names"]) or name)
     elif isinstance(value, dict) and isinstance(lists := value_at(value, "chats.list"), list):
         yield from _chats_in(lists, (*place, "chats", "list"), name)  # Telegram's whole account
     elif isinstance(value, dict):
         for key, inner in value.items():
+            if isinstance(inner, dict):
+                yield from _chats_in(inner, (*place, key), name)
             if isinstance(inner, list) and inner and isinstance(inner[0], dict):
                 yield from _chats_in(inner, (*place, key), str(key).strip() or name)
 
 
+def _is_message(row: Mapping[str, Any]) -> bool:
+    """Not the head of a file by ChatLab or SillyTavern, nor a notice in a bot's log by OneBot."""
+    is_event = row.get("post_type") in (None, "message", "message_sent")
+    return is_event and row.get("_type") in (None, "message") and "chat_metadata" not in row
+
+
 def _list_key(value: Any) -> str | None:
     """Key of the list of messages of an object that is a whole chat; None for a message."""
-    for key in _known()["lists"] if isinstance(value, dict) else ():
+    for key in known()["lists"] if isinstance(value, dict) else ():
         items, kinds = value.get(key), dict | str if key in ("dialogue", "dialog") else dict
         if isinstance(items, list) and items and isinstance(items[0], kinds):
             return key
@@ -446,25 +446,92 @@ _LABELS = re.compile(
 )
 _XML = re.compile(
     r"<\?xml|<(?:msg|sysmsg|appmsg|msgsource)\b|<(\w+)(?:\s+[\w:-]+\s*=\s*[\"'][^\"']*[\"'])+[^<>]*>|<\|[^|<>]*\|>|<｜[^｜]*｜>"
+    r"|\A\s*\[?\s*\{\s*\"\w+\"\s*:"
 )
 
 
-def _check(spoken: Sequence[Message], is_given: bool, is_released: bool) -> None:
-    """Raise `ChatError` for messages that look misread; a release says by its form who speaks."""
+def _check_speakers(messages: Sequence[Message], or_named: str) -> None:
+    """Raise `ChatError` where most words are nobody's: the field of the speaker is another one."""
+    words = [message for message in messages if message.text.strip()]
+    lost = [message for message in words if not message.speaker]
+    if 2 * len(lost) > len(words):
+        raise ChatError(
+            f"{len(lost)} of {len(words)} texts have no speaker, such as {lost[0].text.strip()[:40]!r}: "
+            f"export the chat in another form{or_named}"
+        )
+
+
+def _check(spoken: Sequence[Message], is_given: bool, is_released: bool, or_named: str) -> list[str]:
+    """Raise `ChatError` for messages that look misread, else say which texts hold codes.
+
+    A release says by its form who speaks. `or_named`: what can be done but another export.
+    """
     if not spoken:
-        raise ChatError("no message has both a speaker and a text")
-    if is_given:
-        return
+        raise ChatError(
+            f"no message has both a speaker and a text: export the chat in another form{or_named}"
+        )
     people = list(dict.fromkeys(message.speaker for message in spoken))
-    hint = f"export the chat in another form, or {NAMED}"
-    label = next(filter(_LABELS.fullmatch, people), None)
-    if label is not None and not is_released:
-        raise ChatError(f"{label!r} would be a speaker, and looks like a label or a number: {hint}")
-    if len(people) == 1 and len(spoken) > 2 and not is_released:
-        raise ChatError(f"{people[0]!r} would say all {len(spoken)} messages: {hint}")
-    marked = next(filter(None, (_XML.search(message.text) for message in spoken)), None)
-    if marked is not None:
-        raise ChatError(f"a text holds {marked[0][:40]!r}, which nobody says: {hint}")
+    hint = f"export the chat in another form{or_named}"
+    codes = list(filter(None, (CODE.search(message.text) for message in spoken)))
+    if not is_given:
+        label = next(filter(_LABELS.fullmatch, people), None)
+        if label is not None and not is_released:
+            raise ChatError(f"{label!r} would be a speaker, and looks like a label or a number: {hint}")
+        if len(people) == 1 and len(spoken) > 2 and not is_released:
+            raise ChatError(f"{people[0]!r} would say all {len(spoken)} messages: {hint}")
+        marked = next(filter(None, (_XML.search(message.text) for message in spoken)), None)
+        if marked is None and 2 * len(codes) > len(spoken):
+            marked = codes[0]
+        if marked is not None:
+            raise ChatError(f"a text holds {marked[0][:40]!r}, which nobody says: {hint}")
+    return [f"{counted(len(codes), 'text')} with a code such as {codes[0][0][:40]!r}"] if codes else []
+
+
+def _named(messages: list[Message], is_plain: bool, is_text: bool) -> tuple[list[Message], list[str]]:
+    """Messages with one name for each account of a chat and one account for each name, and what to say of it.
+
+    An account with several names (a new card in a group) gets the one it has most often, and two accounts
+    with one name are told apart. What the ids of a plain table mean nobody knows: two of one name are named.
+    """
+    names: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for m in messages:
+        if m.account and m.speaker not in ("", m.account):
+            names[m.chat, m.account][m.speaker] += 1
+    if not (is_plain or is_text):
+        common = {key: counts.most_common(1)[0][0] for key, counts in names.items()}
+        messages = [
+            m._replace(speaker=common.get((m.chat, m.account), m.speaker)) if m.speaker else m
+            for m in messages
+        ]
+    accounts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for m in messages:
+        if m.account and m.speaker:
+            accounts[m.chat, m.speaker][m.account] += 1
+    shared = {key for key, counts in accounts.items() if len(counts) > 1}
+    if is_plain:
+        shared = {key for key in shared if 2 * len(accounts[key]) <= accounts[key].total()}
+    else:
+        messages = [
+            m._replace(speaker=f"{m.speaker} ({m.account})")
+            if (m.chat, m.speaker) in shared and m.account
+            else m
+            for m in messages
+        ]
+    told = "are read as one speaker" if is_plain else "are told apart"
+    notes = [f"{len(accounts[key])} accounts called {key[1]!r} {told}" for key in sorted(shared)]
+    return messages, notes[:3]
+
+
+def _untimed(messages: Sequence[Message]) -> list[str]:
+    """What to say of times that do not count, where the file has times."""
+    unread = [m.time for m in messages if isinstance(m.time, str)]
+    lacking = sum(m.time is None for m in messages if m.speaker)
+    if not unread and (not lacking or lacking == sum(bool(m.speaker) for m in messages)):
+        return []
+    if len(unread) + lacking >= len(messages):
+        return [f"times such as {unread[0]!r} are not read, so the file's order counts"]
+    such = f" (or none that can be read, such as {unread[0]!r})" if unread else ""
+    return [f"{counted(len(unread) + lacking, 'message')} without a time{such}: they stay where they stand"]
 
 
 def _without_mojibake(messages: list[Message]) -> tuple[list[Message], bool]:
@@ -492,11 +559,11 @@ def _conversations(messages: Sequence[Message]) -> Iterator[Conversation]:
     for message in messages:
         by_chat.setdefault(message.chat, []).append(message)
     for chat, of_chat in by_chat.items():
-        timed = [message for message in of_chat if message.time is not None]
+        timed = [message for message in of_chat if isinstance(message.time, float)]
         if timed and timed[0].time > timed[-1].time:  # the newest comes first
             of_chat, timed = of_chat[::-1], timed[::-1]
         in_order = iter(sorted(timed, key=lambda message: message.time))
-        yield Conversation(chat, tuple(m if m.time is None else next(in_order) for m in of_chat))
+        yield Conversation(chat, tuple(next(in_order) if isinstance(m.time, float) else m for m in of_chat))
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,23 +1,19 @@
 """Chats as lines of text: how each tool begins a message, and what it writes that nobody says."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from memecmd_utils.chats.turns import ME, OTHER, Message
+from memecmd_utils.chats.words import known, spoken_text
 
-_DAY = r"\d{1,4}\u200f?[-/.年]\s?\d{1,2}\u200f?[-/.月]\s?\d{1,4}日?\.?"
-_CLOCK = r"\d{1,2}[:.]\d{2}(?:[:.]\d{2})?"
-# The day comes first, or in some languages the time; beside them stand words such as klo, 下午, p. m.
-_STAMP = (
-    rf"[\u200e\u200f]*[\[【]?(?:{_DAY}[^\d\n\]】:]{{0,12}}{_CLOCK}|{_CLOCK},? {_DAY})"
-    r"(?:\s?(?:[AaPp]\.?\s?[Mm]\.?|[صم]|Uhr|h|ч\.))?(?:[\]】]\s*|\s+[-–—]\s+|\s+)[\u200e\u200f]*"
-)
+COMPUTER_LINE = "LINE on a computer"
 
 
 class Form(NamedTuple):
-    """How one tool writes a chat as text."""
+    """How one tool writes a chat as text, in regular expressions."""
 
     tool: str
     head: str
@@ -26,65 +22,45 @@ class Form(NamedTuple):
     """All that may stand above the first message."""
     stop: str = r"\Z"
     """A line that is no longer part of the words."""
+    skip: str = r"\Z"
+    """What is no part of the words, but stands among them."""
     silent: str = r"\s*"
     """Words that stand for a picture or a note."""
-    has_accounts: bool = False
+    accounts: bool = False
     """Whether a number or an address stands beside the speaker's name."""
 
 
-FORMS = (
-    Form(
-        "qq-chat-exporter",
-        r"^(?P<speaker>\S.*):[ \t]*\n时间: .*(?:\n(?:提及|回复): .*)*(?:\n内容: ?)?",
-        above=r"[\s\S]*",
-        stop=r"\n(?:(?:资源|提及|回复): ?|  - |={5,})",
-    ),
-    Form(
-        "LINE",
-        rf"^(?:(?:上午|下午|午前|午後)\s*)?{_CLOCK}(?:\s?[AP]M)?(?P<gap>[\t ])"
-        r"(?:(?P<speaker>[^\t\n]+?)(?P=gap))?",
-        above=r"\s*\[LINE\][\s\S]*",
-        stop=rf"\n(?:\w{{2,4}}[.,]+ ?)?{_DAY}\s*[(（]?[^\W\d]*[)）]?$",
-    ),
-    Form(
-        "WhatsApp",
-        rf"^{_STAMP}(?:(?P<speaker>[^:：\n\"“”]{{1,40}})[:：](?!//)[ \t]*)?",
-        # Notes and omitted media begin with a mark that nobody types, or stand in <> (in any language).
-        stop=r"\s*\u200e?<[^<>\n]*(?:edited|editad|bearbeitet|modifi|编辑|編輯)[^<>\n]*>\s*\Z",
-        silent=r"\u200e.*|<[^<>\n]+>|(?:IMG|VID|AUD|PTT|STK|DOC)-\d+-WA\d+\.\w+ \(.*\)[\s\S]*|null",
-    ),
-    Form(
-        "QQ, WeFlow or QQNT_Export",
-        r"^消息对象\s*[:：]\s*(?P<chat>\S.*?)[ \t]*$|"
-        rf"^{_DAY}\s+{_CLOCK}[ \t]+(?P<speaker>(?!.*[:：]\s*\S)\S.*)$",
-        above=r"(?:(?:消息记录.*|=+|消息分组.*|.*聊天记录.*|[ \t]*)\n)*",
-        stop=r"\n(?:={5,}|消息分组\s*[:：])",
-        has_accounts=True,
-    ),
-    Form(
-        "chatlog",
-        r"(?:\A|(?<=\n\n))(?!>)(?P<speaker>\S[^，。！？,!?\n]*?)[ \t]+(?:\[[^\]\n]*\][ \t]+)?"
-        rf"(?:(?:{_DAY}|\d{{1,2}}-\d{{1,2}})[ \t]+)?{_CLOCK}[ \t]*$",
-        has_accounts=True,
-    ),
-    Form(
-        "name: text",
-        r"^[ \t]*(?P<speaker>[^:：\n，。！？；、,!?;…~“”\"()（）\[\]【】<>]{1,20})[:：](?!//)[ \t]*",
-    ),
-)
+@cache
+def _forms() -> list[Form]:
+    """The forms of `data/chat_layouts.yaml`, one for each head."""
+
+    def whole(pattern: str) -> str:
+        return re.sub(r"\{([a-z_]+)\}", lambda part: whole(known()["parts"][part[1]]), pattern)
+
+    return [
+        Form(
+            head=whole(head),
+            **{key: whole(value) if isinstance(value, str) else value for key, value in about.items()},
+        )
+        for row in known()["transcripts"]
+        for about in [{key: value for key, value in row.items() if key != "heads"}]
+        for head in row["heads"]
+    ]
 
 
 def parse(text: str) -> tuple[str, list[Message]] | None:
     """The tool that wrote a text, and its messages; None where no tool's form fits."""
-    for form in FORMS:
-        heads = list(re.finditer(form.head, text, re.MULTILINE))
+    for form in _forms():
+        pattern = _whole_names(form, text) if form.tool == COMPUTER_LINE else form.head
+        heads = list(re.finditer(pattern, text, re.MULTILINE))
         if form.tool == "name: text":
             heads = _regular(heads, text)
         of_messages = [head for head in heads if not head.groupdict().get("chat")]
         spoken = [head for head in of_messages if head["speaker"]]
         if len(spoken) < 2 or 2 * len(spoken) < len(of_messages):
             continue
-        if re.fullmatch(form.above, text[: heads[0].start()]):
+        above = re.sub(form.skip, "", text[: heads[0].start()], flags=re.MULTILINE)
+        if re.fullmatch(form.above, above) or re.fullmatch(form.above, text[: heads[0].start()]):
             return form.tool, list(_messages(form, heads, text))
     return None
 
@@ -99,25 +75,64 @@ def _messages(form: Form, heads: list[re.Match], text: str) -> Iterator[Message]
         if chat == head.groupdict().get("chat"):
             continue
         words = re.split(form.stop, text[head.end() : end], maxsplit=1, flags=re.MULTILINE)[0].strip()
-        speaker = (head["speaker"] or "").strip("~\u200e\u200f\u202a\u202c \u00a0")
-        if form.has_accounts:
-            speaker = {"收": OTHER, "发": ME}.get(speaker, _name(speaker))
-        yield Message(speaker, "" if re.fullmatch(form.silent, words) else words, chat=chat, place=line)
+        words = re.sub(form.skip, "", words, flags=re.MULTILINE).strip()
+        if form.tool.startswith("LINE") and re.fullmatch(r'"[^\n]*\n[\s\S]*"', words):
+            words = words[1:-1].replace('""', '"')  # a text of several lines is quoted
+        speaker, account = (head["speaker"] or "").strip("~\u200e\u200f\u202a\u202c \u00a0"), ""
+        if form.accounts:
+            speaker, account = _sender(speaker)
+        yield Message(
+            {"收": OTHER, "发": ME}.get(speaker, speaker) if form.accounts else speaker,
+            spoken_text(words, has_quotes=True, silent=form.silent),
+            chat=chat,
+            place=line,
+            account=account,
+        )
 
 
-def _name(sender: str) -> str:
-    """A sender's name without quotes, account number, address or rank: `【管理员】'小林'(12345)` is 小林."""
-    text = re.sub(r"^【[^】]{1,8}】(?=.)", "", sender.strip())
+def _sender(sender: str) -> tuple[str, str]:
+    """A sender's name without quotes and rank, and the account: `【管理员】'小林'(12345)` is 小林, 12345."""
+    text, account = re.sub(r"^【[^】]{1,8}】(?=.)", "", sender.strip().rstrip(":：")), ""
     name = re.fullmatch(r"(.*?)\s*(?:[(（]([^()（）]+)[)）]|<([^<>]+)>)", text)
     if name:
-        text = name[1] or name[2] or name[3]
-    return text[1:-1] if len(text) > 2 and text[0] == text[-1] == "'" else text.strip()
+        account = name[2] or name[3]
+        text = name[1] or account
+    return text[1:-1] if len(text) > 2 and text[0] == text[-1] == "'" else text.strip(), account
+
+
+def _whole_names(form: Form, text: str) -> str:
+    """The head of LINE on computers, `12:00 name words`: what begins all texts of a speaker ends the name."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for head in re.finditer(form.head, text, re.MULTILINE):
+        said[head["speaker"] or ""].append(text[head.end() :].partition("\n")[0])
+    names = []
+    for name, lines in said.items():
+        while name and len(lines) > 2 and all(" " in line for line in lines):
+            first, *others = {line.partition(" ")[0] for line in lines}
+            if others:
+                break
+            name, lines = f"{name} {first}", [line.partition(" ")[2] for line in lines]
+        names.append(re.escape(name))
+    return form.head.replace("(?P<speaker>", f"(?P<speaker>{'|'.join(filter(None, names))}|")
+
+
+_TELLS = re.compile(r"[ \t]*[“「『\"].*")
 
 
 def _regular(heads: list[re.Match], text: str) -> list[re.Match]:
-    """Heads of `name: text`; where many other lines stand between, a name that comes only once is words."""
+    """Heads of `name: text`; where many other lines stand between, a name that comes only once is words.
+
+    None of a novel, in which quoted words follow, or of a list, in which most names come only once.
+    """
     written = sum(bool(line.strip()) for line in text.split("\n"))
     names = Counter(head["speaker"].strip() for head in heads)
+    told = [head for head in heads if _TELLS.match(text, head.end())]
+    is_novel = 2 * len(told) > len(heads) or any(
+        re.search(r"(?:[说說道问問喊叫笑答想]|said|says|asked|replied)$", head["speaker"].strip())
+        for head in told
+    )
+    if is_novel or (len(heads) > 4 and 2 * list(names.values()).count(1) > len(heads)):
+        return []
     if 5 * len(heads) < 4 * written and len(heads) > 4:
         heads = [head for head in heads if names[head["speaker"].strip()] > 1]
     is_above = any(text[head.end() : head.end() + 1] == "\n" for head in heads)

@@ -35,10 +35,12 @@ class Message(NamedTuple):
     summary: SummaryReply | None = None
     """(S, E, Psi) for the place before this message, where the file gives them."""
     chat: str = "chat"
-    time: float | None = None
-    """Seconds since 1970."""
+    time: float | str | None = None
+    """Seconds since 1970, or the words of a time that cannot be read."""
     place: Any = None
     """Where the message stands in its file."""
+    account: str = ""
+    """The sender's id, where the file has one."""
 
 
 class Conversation(NamedTuple):
