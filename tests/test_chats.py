@@ -152,6 +152,12 @@ EXPORTS = {
         + '2024-03-01 12:08:00\n"阿泽" 拍了拍我\n\n2024-03-01 12:09:00 阿泽\n[图片]\n',
     ),
     "MemoTrace text for AI": ("a.txt", f"\n\n{DAY}\n" + lines("\n{name}:{text}\n") + f"\n\n{DAY}\n[图片]\n"),
+    "MemoTrace JSON": ("a.json", records(
+        lambda n, name, text: {
+            "type": "1", "is_send": name == "小林", "timestamp": 1709265600 + n, "server_id": f"{n}", "display_name": name, "text": text,
+        },
+        {"type": "8589934592049", "is_send": False, "timestamp": 1709266000, "server_id": "9", "display_name": "阿泽", "text": "发起转账"},
+    )),
     "Feishu": ("a.json", {"code": 0, "data": {"has_more": False, "items": records(
         lambda n, name, text: feishu(n, name, "text", {"text": text}),
         feishu(8, "阿泽", "sticker", {"file_key": "k"}),
@@ -360,6 +366,16 @@ def test_who_speaks_is_a_flag_where_every_row_has_the_others_name(read) -> None:
     assert [name for name, _ in turns(read("b.csv", messages_db))] == ["我", "对方"] * 2
 
 
+def test_a_group_with_flags_and_ids_has_all_its_people_and_texts_of_nobody_are_counted(read) -> None:
+    group = [(1, "w1", "在吗"), (0, "w2", "在"), (0, "w3", "我也在"), (0, "", "有人加入了群聊")]
+    export = read("a.csv", table("is_sender,wxid,text", group))
+    assert [name for name, _ in turns(export)][:3] == ["w1", "w2", "w3"]
+    rows = [("小林", "在吗"), ("", "还在吗"), ("阿泽", "在")]
+    assert (
+        "1 of 3 texts without a speaker, such as '还在吗'" in read("b.csv", table("speaker,text", rows)).taken
+    )
+
+
 def test_xml_notices_and_quotes_are_no_words(read) -> None:
     kinds = ((47, 0, XML), (3, 0, XML), (10000, 0, "你撤回了一条消息"), (49, 57, "这个好"))
     rows = [(9, kind, sub, 0, 1709266690, text, "", "阿泽", "w") for kind, sub, text in kinds]
@@ -369,6 +385,25 @@ def test_xml_notices_and_quotes_are_no_words(read) -> None:
     assert turns(read("b.txt", quoted)) == [("我", "在吗"), ("阿泽", "在"), ("我", "截图了")]
     reply = QCE[1] | {"content": {"text": "[回复 小林: 然后呢]\n就这样"}}
     assert turns(read("c.json", [*QCE, reply, QCE[0] | {"recalled": True}]))[1][1].endswith("就这样")
+
+
+MEMOTRACE = (
+    "【图片】", "【表情包】 开心", "【文件】a.pdf 0.12 MB C:\\a.pdf pdf d41d", "【红包】: 恭喜", "【分享链接】\n标题：一\n描述：二\n链接: https://x\n应用：三\n",
+    "【音视频通话】\n通话时长 00:30", "【合并转发的聊天记录】\n\n    - 2024-03-01 11:00:00 某人: 旧话\n", "【名片】\n微信号:a\n昵称: b\n",
+)  # fmt: skip
+
+
+def test_what_memotrace_writes_for_things_is_no_text(read) -> None:
+    said = [*(("阿泽", thing) for thing in MEMOTRACE), ("阿泽", "【语音】在路上\n引用：小林: 【图片】")]
+    written = lines("2024-03-01 12:0{n}:00 {name}\n{text}\n\n")
+    written += "".join(f"2024-03-01 12:1{n}:00 {name}\n{text}\n\n" for n, (name, text) in enumerate(said))
+    last = ("阿泽", TALK[-1][1] + " 在路上")
+    assert turns(read("a.txt", written)) == [*TALK[:-1], last]
+    for_models = (
+        f"\n\n{DAY}\n" + lines("\n{name}:{text}\n") + "\n".join(text for _, text in said) + "\n走吧\n"
+    )
+    *before, (who, words) = turns(read("b.txt", for_models))
+    assert (*before, (who, " ".join(words.split()))) == (*TALK[:-1], ("阿泽", last[1] + " 走吧"))
 
 
 def test_files_captions_and_quotes_leave_the_words(read) -> None:
@@ -489,7 +524,7 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
         ("a.csv", "speaker,text,text\n小林,在,吗\n阿泽,在,的\n", "line 1: two columns are called 'text'"),
         ("a.jsonl", '{"speaker": "小林", "text": "在", "text": "吗"}\n', "line 1: .* a key stands twice in one object"),
-        ("a.json", [{"speaker": name, "text": text} for name, text in [*TALK[:2], *[("", "x")] * 3]], "3 of 5 texts have no speaker"),
+        ("a.json", [{"speaker": name, "text": text} for name, text in [*TALK[:2], *[("", "x")] * 3]], "3 of 5 texts without a speaker"),
         ("a.json", [{"who": {"nm": "a"}, "words": "b"}], "there are: who.nm, words; name its columns"),
         ("a.json", {"code": 0, "data": {"more": []}}, "no list of messages .* there are: code, data.more"),
         ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body.words"),
@@ -514,6 +549,10 @@ def test_fields_name_what_no_layout_knows(read) -> None:
     rows = [{"who": {"name": name}, "what": {"body": text}} for name, text in TALK]
     assert turns(read("a.json", rows, "speaker=who.name,text=what.body")) == TALK
     assert turns(read("a.csv", table("x,y", TALK), "speaker=x,text=y")) == TALK
+    inner = [{"who": name, "what": json.dumps({"body": text})} for name, text in TALK]
+    assert turns(read("a.json", inner, "speaker=who,text=what.body")) == TALK
+    with pytest.raises(ChatError, match=r"there are: who, what\.body; name its columns"):
+        read("a.json", inner)
     traditional = [("小林", "這個週末還要練習嗎"), ("阿澤", "應該會吧")]
     big5 = table("發送人,內容", traditional).encode("big5")
     assert turns(read("a.csv", big5, "encoding=big5")) == traditional

@@ -28,7 +28,17 @@ from memecmd_utils.chats.formats import (
     read_text,
 )
 from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
-from memecmd_utils.chats.words import CODE, MARKUP, first_text, known, spoken_text, text_of, time_of, value_at
+from memecmd_utils.chats.words import (
+    CODE,
+    MARKUP,
+    first_text,
+    known,
+    parsed,
+    spoken_text,
+    text_of,
+    time_of,
+    value_at,
+)
 from memecmd_utils.files import first_fault
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.schemas import Text as StrippedText
@@ -145,6 +155,8 @@ def layout_for(
         field = next((lowered[name] for name in names.split() if name in lowered), "")
         if field and part not in columns and field not in columns.values():
             columns[part] = field
+    if "account" in columns and "speaker" not in columns:
+        columns["speaker"] = columns["account"]
     told, some = [columns[part] for part in SUMMARY if part in columns], rows[:200]
     for layout in () if given else _tools():
         if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
@@ -179,6 +191,7 @@ def _seen(rows: Sequence[Row]) -> str:
     names: dict[str, None] = {}
     for _, row in rows[:200]:
         for key, value in row.items():
+            value = parsed(value) if isinstance(value, str) and value.startswith("{") else value
             inner = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) else []
             names |= dict.fromkeys(inner or [str(key)])
     return "" if not names else f"; there are: {', '.join(list(names)[:20])}{' ...' * (len(names) > 20)}"
@@ -301,10 +314,11 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
         tool, messages, content = _read(text, suffix, given)
         messages, is_repaired = _without_mojibake(messages)
         or_named = "" if isinstance(content, Text) else f", or {NAMED}" * (not given) + _seen_in(content)
-        _check_speakers(messages, or_named)
+        lost = _check_speakers(messages, or_named)
         messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
         messages, notes = _named(messages, tool.startswith(PLAIN), isinstance(content, Text))
         spoken = [message for message in messages if message.speaker and message.text.strip()]
+        notes += [] if isinstance(content, Text) else lost
         notes += _check(spoken, bool(given), tool == RELEASE, or_named)
     except ChatError as error:
         raise ChatError(f"{path.name}: {error}") from error
@@ -334,7 +348,8 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[M
         fields = [table.rows[table.head][place] for place in table.columns()]
         layout = layout_for(fields, given, [row for _, row in rows] or [dict.fromkeys(fields, "")])
         used = _columns(layout)
-        if double := next((name for name in used if fields.count(name) > 1), None):
+        lowered = [name.casefold() for name in fields]
+        if double := next((name for name in used if lowered.count(name.casefold()) > 1), None):
             line = table.line(table.head)
             raise ChatError(f"line {line}: two columns are called {double!r}: rename or remove one of them")
         return _tool(layout), messages_of(rows, layout, "chat"), table
@@ -450,15 +465,16 @@ _XML = re.compile(
 )
 
 
-def _check_speakers(messages: Sequence[Message], or_named: str) -> None:
-    """Raise `ChatError` where most words are nobody's: the field of the speaker is another one."""
+def _check_speakers(messages: Sequence[Message], or_named: str) -> list[str]:
+    """Raise `ChatError` where most texts have no speaker, for it is in another field; else count them."""
     words = [message for message in messages if message.text.strip()]
     lost = [message for message in words if not message.speaker]
+    if not lost:
+        return []
+    said = f"{len(lost)} of {counted(len(words), 'text')} without a speaker, such as {lost[0].text[:40]!r}"
     if 2 * len(lost) > len(words):
-        raise ChatError(
-            f"{len(lost)} of {len(words)} texts have no speaker, such as {lost[0].text.strip()[:40]!r}: "
-            f"export the chat in another form{or_named}"
-        )
+        raise ChatError(f"{said}: export the chat in another form{or_named}")
+    return [said]
 
 
 def _check(spoken: Sequence[Message], is_given: bool, is_released: bool, or_named: str) -> list[str]:

@@ -33,13 +33,14 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
     for dot in re.finditer(r"\.", name):
         inner = row.get(name[: dot.start()])
         if isinstance(inner, str) and inner.startswith("{"):
-            inner = _parsed(inner)
+            inner = parsed(inner)
         if isinstance(inner, Mapping) and (value := value_at(inner, name[dot.end() :])) is not None:
             return value
     return None
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """The JSON value that a text is; None where it is none."""
     try:
         return json.loads(text)
     except ValueError:
@@ -55,7 +56,7 @@ def text_of(value: Any, joint: str = " ") -> str:
     if isinstance(value, list):
         return joint.join(filter(None, (text_of(part, joint) for part in value)))
     if isinstance(value, Mapping):
-        return first_text(value, ("nickname", "name", "text", "username", "id"), joint)
+        return first_text(value, ("nickname", "name", "text", "data.text", "username", "id"), joint)
     return str(value) if isinstance(value, int) else ""
 
 
@@ -136,8 +137,7 @@ def _qqnt(value: Any, row: Mapping[str, Any], names: Names) -> str:
 def _onebot(value: Any, row: Mapping[str, Any], names: Names) -> str:
     """The segments that are text, or a string with CQ codes, in which `&` and brackets are escaped."""
     if isinstance(value, list):
-        parts = [part for part in value if isinstance(part, Mapping) and part.get("type") == "text"]
-        return "".join(text_of(value_at(part, "data.text")) for part in parts)
+        return text_of(value, "")
     return html.unescape(_CQ.sub("", text_of(value)))
 
 
