@@ -245,7 +245,7 @@ EXPORTS = {
         "a.txt",
         "[LINE] 阿泽とのトーク履歴\n保存日時：2024/03/02 10:00\n\n2024/03/01(金)\n"
         + lines("午後12:0{n}\t{name}\t{text}\n").replace("了\n", "了\n午後12:05\t\t阿泽がメッセージの送信を取り消しました\n")
-        + "12:09\t阿泽\t[สติกเกอร์]\n12:10\t阿泽\t☎ 通話時間 0:32\n",
+        + "12:09\t阿泽\t[สติกเกอร์]\n12:09\t阿泽\t[アルバム] 夏\n12:10\t阿泽\t☎ 通話時間 0:32\n",
     ),
     "LINE on a computer": ("a.txt", "[LINE] x\n\n2024.03.01 星期五\n" + lines("12:0{n} {name} {text}\n") + "12:09 阿泽 貼圖\n"),
     "bold names": ("a.txt", lines("**{name}**: {text}\n")),
@@ -410,7 +410,8 @@ def test_files_captions_and_quotes_leave_the_words(read) -> None:
     """What stands beside the words of one message, in the ways of several tools."""
     said = {
         "[LINE] x\n\n2024/03/01(金)\n12:00\t甲\t在\n12:01\t乙\t\"明天\n12:30 集合\n\"\"早\"\"\"\n": '明天\n12:30 集合\n"早"',
-        "[LINE] x\n\n2024.03.01 金曜日\n12:00 山田 太郎 一\n12:01 山田 太郎 二 三\n12:02 山田 太郎 四\n12:03 乙 五\n": "五",
+        "[LINE] 山田 太郎とのトーク履歴\n\n2024.03.01 金曜日\n12:00 山田 太郎 一\n12:01 山田 太郎 二 三\n12:02 山田 太郎 四\n12:03 乙 五\n": "五",
+        "甲 [12:00]\n在\n\n乙 [12:01]\n[捂脸]\n好\n": "[捂脸]\n好",
         "01/03/24, 9:15 p. m. - 甲: 在\n01/03/24, 9:16 p. m. - 乙: <Multimedia omitido>\nmira\n": "mira",
         "01/03/24, 9:15 p. m. - 甲: 在\n01/03/24, 9:16 p. m. - 乙: vale <Se editó este mensaje.>\n": "vale",
         f"{RULE}\nGuild: g\n{RULE}\n\n[1-Mar-24 12:00 PM] 甲\n在\n\n[1-Mar-24 12:01 PM] 乙\n一\n\n二\n\n{{Embed}}\nx\n\ny\n": "一\n\n二",
@@ -472,8 +473,12 @@ def test_an_account_has_one_name_and_a_name_one_account(read) -> None:
     same = read("a.json", {"name": "x", "messages": group})
     assert [who for who, _ in turns(same)] == ["小林 (user1)", "小林 (user2)", "阿泽", "小林 (user1)"]
     assert same.taken.endswith("2 accounts called '小林' are told apart")
-    group[0]["from"] = "林"  # a name that changed
-    assert [who for who, _ in turns(read("b.json", {"messages": group[:1] + group[2:]}))][::2] == ["林", "林"]
+    group[0]["from"] = "林"
+    changed = read("b.json", {"messages": group[:1] + group[2:]})
+    assert [who for who, _ in turns(changed)] == ["小林", "阿泽", "小林"]
+    assert "one account, called 林 and then 小林, is one speaker" in changed.taken
+    bridge = [row | {"from_id": "bot", "from": name} for row, name in zip(group, "甲乙甲乙", strict=True)]
+    assert [who for who, _ in turns(read("bridge.json", {"messages": bridge}))] == list("甲乙甲乙")
     written = "2024-03-01 12:00:00 小林(10001)\n一\n\n2024-03-01 12:01:00 小林(10002)\n二\n"
     assert [who for who, _ in turns(read("c.txt", written))] == ["小林 (10001)", "小林 (10002)"]
     rows = [("小林", "一", 1), ("小林", "二", 2), ("阿泽", "三", 3), ("小林", "四", 1), ("小林", "五", 2)]

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -155,7 +156,7 @@ def layout_for(
         field = next((lowered[name] for name in names.split() if name in lowered), "")
         if field and part not in columns and field not in columns.values():
             columns[part] = field
-    if "account" in columns and "speaker" not in columns:
+    if "account" in columns and "mine" in columns and "speaker" not in columns:
         columns["speaker"] = columns["account"]
     told, some = [columns[part] for part in SUMMARY if part in columns], rows[:200]
     for layout in () if given else _tools():
@@ -439,8 +440,8 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
 
 def _is_message(row: Mapping[str, Any]) -> bool:
     """Not the head of a file by ChatLab or SillyTavern, nor a notice in a bot's log by OneBot."""
-    is_event = row.get("post_type") in (None, "message", "message_sent")
-    return is_event and row.get("_type") in (None, "message") and "chat_metadata" not in row
+    is_notice = row.get("post_type") in ("notice", "request", "meta_event")
+    return not is_notice and row.get("_type") in (None, "message") and "chat_metadata" not in row
 
 
 def _list_key(value: Any) -> str | None:
@@ -461,7 +462,6 @@ _LABELS = re.compile(
 )
 _XML = re.compile(
     r"<\?xml|<(?:msg|sysmsg|appmsg|msgsource)\b|<(\w+)(?:\s+[\w:-]+\s*=\s*[\"'][^\"']*[\"'])+[^<>]*>|<\|[^|<>]*\|>|<｜[^｜]*｜>"
-    r"|\A\s*\[?\s*\{\s*\"\w+\"\s*:"
 )
 
 
@@ -504,38 +504,41 @@ def _check(spoken: Sequence[Message], is_given: bool, is_released: bool, or_name
 
 
 def _named(messages: list[Message], is_plain: bool, is_text: bool) -> tuple[list[Message], list[str]]:
-    """Messages with one name for each account of a chat and one account for each name, and what to say of it.
+    """Messages with one name for an account in a chat and one account for a name, and what to say of it.
 
-    An account with several names (a new card in a group) gets the one it has most often, and two accounts
-    with one name are told apart. What the ids of a plain table mean nobody knows: two of one name are named.
+    Of an account whose name changed the last one counts; names that take turns are several people behind a
+    bridge. Two accounts with one name are told apart, but not in a plain table: its ids may mean anything.
     """
-    names: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for m in messages:
         if m.account and m.speaker not in ("", m.account):
-            names[m.chat, m.account][m.speaker] += 1
+            names[m.chat, m.account].append(m.speaker)
+    runs = {key: [name for name, _ in groupby(said)] for key, said in names.items()}
+    notes = []
     if not (is_plain or is_text):
-        common = {key: counts.most_common(1)[0][0] for key, counts in names.items()}
+        last = {key: run[-1] for key, run in runs.items() if len(run) == len(set(run))}
+        changed = [run for key, run in runs.items() if key in last and len(run) > 1]
+        notes = [f"one account, called {' and then '.join(run)}, is one speaker" for run in changed]
         messages = [
-            m._replace(speaker=common.get((m.chat, m.account), m.speaker)) if m.speaker else m
-            for m in messages
+            m._replace(speaker=last.get((m.chat, m.account), m.speaker)) if m.speaker else m for m in messages
         ]
     accounts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for m in messages:
         if m.account and m.speaker:
             accounts[m.chat, m.speaker][m.account] += 1
-    shared = {key for key, counts in accounts.items() if len(counts) > 1}
+    shared = {key: len(of) for key, of in accounts.items() if len(of) > 1}
     if is_plain:
-        shared = {key for key in shared if 2 * len(accounts[key]) <= accounts[key].total()}
+        shared = {key: n for key, n in shared.items() if 2 * n <= accounts[key].total()}
     else:
+        own = {(*key, account) for key in shared for account in accounts[key]}
         messages = [
-            m._replace(speaker=f"{m.speaker} ({m.account})")
-            if (m.chat, m.speaker) in shared and m.account
-            else m
+            m._replace(speaker=f"{m.speaker} ({m.account})") if (m.chat, m.speaker, m.account) in own else m
             for m in messages
         ]
     told = "are read as one speaker" if is_plain else "are told apart"
-    notes = [f"{len(accounts[key])} accounts called {key[1]!r} {told}" for key in sorted(shared)]
-    return messages, notes[:3]
+    return messages, notes[:3] + [f"{n} accounts called {name!r} {told}" for (_, name), n in shared.items()][
+        :3
+    ]
 
 
 def _untimed(messages: Sequence[Message]) -> list[str]:

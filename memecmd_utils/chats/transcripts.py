@@ -101,15 +101,18 @@ def _sender(sender: str) -> tuple[str, str]:
 
 
 def _whole_names(form: Form, text: str) -> str:
-    """The head of LINE on computers, `12:00 name words`: what begins all texts of a speaker ends the name."""
+    """The head of LINE on computers, `12:00 name words`: what begins all texts of a speaker ends the name.
+
+    Where the title names the speaker so, or eight texts begin alike.
+    """
     said: dict[str, list[str]] = defaultdict(list)
     for head in re.finditer(form.head, text, re.MULTILINE):
         said[head["speaker"] or ""].append(text[head.end() :].partition("\n")[0])
-    names = []
+    names, title = [], text.partition("\n")[0]
     for name, lines in said.items():
-        while name and len(lines) > 2 and all(" " in line for line in lines):
+        while name and all(" " in line for line in lines):
             first, *others = {line.partition(" ")[0] for line in lines}
-            if others:
+            if others or (len(lines) < 8 and f"{name} {first}" not in title):
                 break
             name, lines = f"{name} {first}", [line.partition(" ")[2] for line in lines]
         names.append(re.escape(name))

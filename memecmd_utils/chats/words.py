@@ -85,8 +85,10 @@ def time_of(value: Any) -> float | str | None:
 
 # --- what is no text: what stands for a picture, a file, a call; a quoted message; codes
 
-CODE = re.compile(r"\[[A-Za-z][\w.-]*[:=,][^\[\]\n]+\]|<a?:\w+:\d+>|<[@#][!&]?\w+>")
-"""What a program writes for a face, a mention or a picture: `[pic:1.png]`, `<:smile:123>`."""
+CODE = re.compile(
+    r"\[[A-Za-z][\w.-]*[:=][^\s\[\]][^\[\]\n]*\]|<a?:\w+:\d+>|<[@#][!&]?\w+>|\A\s*\[?\s*\{\s*\"\w+\"\s*:"
+)
+"""What a program writes for a face, a mention or a picture: `[pic:1.png]`, `<:smile:123>`; or JSON."""
 _CQ = re.compile(r"\[CQ:(?:[^\[\]]|\[[^\[\]]*\])*\]")
 _QUOTE = re.compile(
     r"\A(?:>.*(?:\n|\Z))+|\A\[(?:回复|引用)[^\]]*\]\s*|\n\s*(?:引用\s*[:：]|\[引用\])[\s\S]*\Z|\s*\[引用[^\]]*\]\s*\Z"
@@ -113,11 +115,12 @@ def spoken_text(text: str, has_quotes: bool, silent: str = r"\s*") -> str:
     text = text.replace("\ufffc", "").replace("\0", "")  # iMessage has U+FFFC in place of an attachment
     if "[CQ:" in text:
         text = html.unescape(_CQ.sub("", text))
+    if re.fullmatch(silent, text.strip()):
+        return ""
     if has_quotes:
         text = among.sub("", _QUOTE.sub("", text))
     bare = text.strip()
-    is_silent = whole.fullmatch(bare) or re.fullmatch(silent, bare)
-    is_silent = is_silent or not CODE.sub("", among.sub("", bare)).strip()
+    is_silent = whole.fullmatch(bare) or not CODE.sub("", among.sub("", bare)).strip()
     return "" if is_silent else text.strip(" \t\r\n")  # other blanks may be halves of UTF-8 read as Latin-1
 
 
