@@ -226,6 +226,7 @@ EXPORTS = {
     "WeChat, copied with round brackets": ("a.txt", lines("{name}（2024年3月1日 12:0{n}）：{text}\n")),
     "WeChat, times between lines": ("a.txt", lines("[12:0{n}]\n{name}: {text}\n")),
     "WeChat, mailed": ("a.txt", "—————  2024-03-01  —————\n\n\n" + lines("{name}  下午12:0{n}\n\n{text}\n\n\n")),
+    "AstrBot's memory of a group": ("a.txt", lines("[{name}/12:0{n}:00]: {text}\n")),
     "QQ, copied": ("a.txt", lines("{name}: 03-01 12:0{n}:00\n{text}\n\n")),
     "Telegram, copied": (
         "a.txt", lines("{name}, [01.03.2024 12:0{n}]\n{text}\n\n").replace("然后呢", "[In reply to x]\n然后呢") + "阿泽, [01.03.2024 12:09]\n[ Photo ]\n",
@@ -508,7 +509,7 @@ def test_times_count_with_their_offsets_or_it_is_said(read) -> None:
 
 THINGS = [
     "[图片: screenshot.png]", "[语音 7秒]", "![图片](http://127.0.0.1/i/0)", "[链接|看这个](https://x.invalid)", "[表情包：加油]", "[GIF表情]",
-    "[转账|发送 ¥5.20]", "<Media omitted>", "[動畫貼圖]", "[Sticker]", "[图片][图片]", "‎image omitted", "<媒体内容已忽略>", "[位置: 人民广场]",
+    "[转账|发送 ¥5.20]", "<Media omitted>", "[動畫貼圖]", "[Sticker]", "[图片][图片]", "[スタンプ]", "[ Voice message ]", "［图片］", "Loved “好的”", "‎image omitted", "<媒体内容已忽略>", "[位置: 人民广场]",
 ]  # fmt: skip
 
 
@@ -535,6 +536,7 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body.words"),
         ("a.csv", table("speaker,text", [(name, json.dumps([{"type": "text"}])) for name, _ in TALK]), "which nobody says"),
         ("a.csv", table("speaker,text", [(name, f"[pic:{n}] 好") for n, (name, _) in enumerate(TALK)]), r"a text holds '\[pic:0\]'"),
+        ("a.txt", "走吧，天黑了。\n好，等等我。\n快点，要下雨了。\n", "this form is not known"),
         ("a.txt", "他说：“走吧。”\n她笑道：“好。”\n他说：“快一点。”\n", "this form is not known"),
         ("a.txt", "姓名: 小美\n年龄: 20\n电话: 1234\n地址: 北京\n邮箱: a\n", "this form is not known"),
         ("a.txt", "[12:00] <小林> 在吗\n[12:01] <阿泽> 在\n", "this form is not known"),

@@ -362,12 +362,11 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[M
     first = [line.strip() for line in text.split("\n") if line.strip()][:3]
     shown = " / ".join(line[:60] for line in first)
     seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
-    has_columns = any(
-        first[0].count(sign) and first[0].count(sign) == first[-1].count(sign) for sign in DELIMITERS
-    )
+    counts = [{line.count(sign) for line in first} for sign in ",;\t|"]
+    has_columns = suffix != ".txt" or any(len(count) == 1 and count != {0} for count in counts)
     raise ChatError(
         f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, or write each "
-        "message as `name: text`" + f", or {NAMED}" * (has_columns or suffix != ".txt")
+        "message as `name: text`" + f", or {NAMED}" * has_columns
     )
 
 
@@ -457,7 +456,7 @@ def _list_key(value: Any) -> str | None:
 
 _LABELS = re.compile(
     r"时间|時間|日期|发送时间|导出时间|时间范围|内容|消息|资源|提及|回复|聊天名称|聊天类型|消息总数|time|date|sent|from|sender|"
-    r"message|subject|to|content|\d[\d\s:：./-]*",
+    r"message|subject|to|content|info|warn(?:ing)?|error|debug|\d[\d\s:：./-]*",
     re.IGNORECASE,
 )
 _XML = re.compile(
