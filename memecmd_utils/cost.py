@@ -107,6 +107,8 @@ def _row(
     t_out = calls * answers * tokens.written
     usd = (t_in * (endpoint.usd_per_million_in or 0) + t_out * (endpoint.usd_per_million_out or 0)) / 1e6
     seconds = calls * REMOTE_SECONDS_PER_CALL / profile.models.concurrency
+    if profile.models.max_rpm:
+        seconds = max(seconds, 60 * calls / profile.models.max_rpm)
     if llm == "authored":
         name, calls, t_in, t_out, usd, seconds = "authored text", 0, 0, 0, 0.0, 0.0
     elif llm == "local":

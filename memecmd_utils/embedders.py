@@ -243,7 +243,7 @@ def embedder_of(profile: Profile, name: str | None = None, read_dirs: Sequence[P
         if given.endpoints.embedder is None or not given.endpoints.embedder.model:
             raise MemecmdError("embedder: endpoint needs endpoints.embedder with a model in the profile")
         return EndpointEmbedder(
-            given.endpoints.embedder, given.query_instruction, concurrency=given.concurrency
+            given.endpoints.embedder, given.query_instruction, given.concurrency, given.max_rpm
         )
     return SentenceTransformerEmbedder(name, given.trust_remote_code, given.query_instruction, read_dirs)
 

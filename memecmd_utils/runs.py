@@ -366,7 +366,8 @@ def backend_of(
     if llm == "local":
         server = LocalServer(local_model, min(profile.models.concurrency, at_once))
         return (server if stack is None else stack.enter_context(server)).backend()
-    return OpenAIBackend(endpoint, key=NO_KEY if stack is None else None)
+    max_rpm = profile.models.max_rpm
+    return OpenAIBackend(endpoint, key=NO_KEY if stack is None else None, max_rpm=max_rpm)
 
 
 def spent(run: Run) -> Spent:

@@ -68,8 +68,14 @@ def checked_address(text: str) -> str:
     try:
         parts = urlsplit(text)
         good = re.fullmatch(r"https?://[^@?#\s\\]+", text) and parts.hostname and parts.port != 0
+        azure = (parts.hostname or "").endswith(".azure.com")
     except ValueError:  # a port or an IPv6 address that is none
-        good = False
+        good = azure = False
+    if azure and (not good or not parts.path.rstrip("/").endswith("/openai/v1")):
+        raise ValueError(
+            "must be https://RESOURCE.openai.azure.com/openai/v1 for Azure, without api-version; the name of "
+            "the deployment is `model`"
+        )
     if not good:
         raise ValueError(
             "must be an http(s) address such as http://localhost:8000/v1, without user, password or query"
@@ -291,6 +297,8 @@ class ModelSettings(Setting):
     clip_model: Named = "OFA-Sys/chinese-clip-vit-base-patch16"
     """Chinese-CLIP of `consistency: cn_clip`, by hub name (`name@COMMIT` pins it) or folder."""
     concurrency: int = Field(8, ge=1, le=1024)
+    max_rpm: int | None = Field(None, ge=1)
+    """Requests a minute to one endpoint, evenly spread; None: as many as it takes."""
     max_usd: float | None = Field(None, ge=0)
     max_calls: int | None = Field(None, ge=0)
     engine: Literal["local", "dask"] = "local"
@@ -573,7 +581,7 @@ ALTERNATIVES = ("float", "int", "str", "literal['auto']")
 # --- The run that a profile makes
 
 EXECUTION_KEYS = {
-    "concurrency", "max_usd", "max_calls", "engine", "scheduler",
+    "concurrency", "max_rpm", "max_usd", "max_calls", "engine", "scheduler",
     "usd_per_million_in", "usd_per_million_out", "tokens_per_image", "timeout_s", "key_env",
     "workers", "mini_batch_size",
 }  # fmt: skip

@@ -86,3 +86,11 @@ def test_what_is_not_known_is_said() -> None:
     mine = profile(models__endpoints={"generator": {"model": "m", "vision": True}}, models__max_usd=None)
     text = cost.cost_text(mine)
     assert "The price of m is not known" in text and "counts as 765 tokens" in text and " total " in text
+
+
+def test_a_limit_a_minute_is_in_the_hours() -> None:
+    hours = [
+        sum(row["hours"] for row in cost.estimate(profile(models__max_rpm=rpm), 30)) for rpm in (None, 2)
+    ]
+    calls = sum(row["calls"] for row in cost.estimate(profile(), 30))
+    assert hours[1] == pytest.approx(calls / 2 / 60) and hours[0] < hours[1] / 10

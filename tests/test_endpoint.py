@@ -13,8 +13,9 @@ from fault_server import Answer, FaultServer, chat_reply, error
 from pydantic import BaseModel, SecretStr
 
 from memecmd_utils.files import dumps
-from memecmd_utils.llm import chat, endpoint
+from memecmd_utils.llm import chat, endpoint, pace
 from memecmd_utils.llm.endpoint import OpenAIBackend, read_reply
+from memecmd_utils.llm.refusals import asked_wait
 from memecmd_utils.llm.replies import structured, utterance_text
 from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import SummaryReply
@@ -32,6 +33,7 @@ def quick(monkeypatch) -> None:
     """The SDK's pauses between its tries take no time here."""
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
     monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.002)
+    monkeypatch.setattr(pace, "FIRST_WAIT_S", 0.001)
 
 
 def backend(server: FaultServer | str, **changes: Any) -> OpenAIBackend:
@@ -175,7 +177,7 @@ def test_a_call_of_a_tool_is_read_by_its_arguments_and_a_thought_alone_is_told()
          "`extra_body: {enable_thinking: false}` adds one", 1),
         (Answer("<title>Proxy</title> says <b>no</b>", 403, "text/html"), "403.*Proxy says no", 1),
         (Answer("<html>hello</html>", 200, "text/html"), "not a chat completion: hello", 10),
-        (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down.*run again", 3 + 5),
+        (Answer(error("slow down"), 429, retry_after="0"), "status 429: slow down.*run again", 6),
     ],
 )  # fmt: skip
 def test_a_wrong_set_up_ends_the_run_with_the_servers_own_words(
@@ -185,6 +187,86 @@ def test_a_wrong_set_up_ends_the_run_with_the_servers_own_words(
         asked = request(seed=1, sampling=Sampling(max_tokens=5, presence_penalty=0.5))
         ask(backend(server), *[asked] * 10)
     assert len(server.bodies) == tries
+
+
+CONTEXT = "This model's maximum context length is 2048 tokens; max_tokens is too large: 9"
+BEHIND = {"raw": dumps({"error": {"message": "upstream: bring your own key"}}), "provider_name": "X"}
+FAILED = {"error": {"code": 502, "message": "upstream is idle"}, "message": {"content": ""}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (
+            403,
+            {"code": 30001, "message": "the account balance is not sufficient"},
+            "no credit",
+        ),
+        (403, error("the request failed: your account is overdue", code="Overdue"), "no credit left"),
+        (403, error("该令牌额度已用尽"), "no credit left"),
+        (429, error("资源包已用完，请充值", code="1113"), "no credit left .429.: 资源包已用完"),
+        (400, error("your credit balance is too low"), "no credit left"),
+        (200, {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, "no credit left"),
+        (429, error("Provider returned error", metadata=BEHIND), "Provider returned error: upstream: bring"),
+        (200, {"id": "x", "choices": [{"finish_reason": "error", **FAILED}]}, "status 502: upstream is idle"),
+        (200, chat_reply("", finish_reason="error"), "status 502: finish_reason: error"),
+        (200, error("overloaded", code=503), "status 503: overloaded"),
+        (400, error("模型不存在，请检查模型代码。", code="1211"), "does not know the model 'tiny' .400"),
+        (400, {"code": 20012, "message": "Model does not exist."}, "does not know the model"),
+        (400, error(CONTEXT), r"refuses the request \(400\): .* too large: 9\Z"),
+        (400, error("messages must end with one of the user"), r"one of the user\Z"),
+    ],
+)
+def test_a_reason_is_told_wherever_it_stands_and_nothing_is_advised_against_it(status, body, told) -> None:
+    with FaultServer(lambda _: Answer(body, status)).running() as server:
+        with pytest.raises(EndpointError, match=told):
+            ask(backend(server), *[request()] * endpoint.IN_A_ROW)
+        # After the first answer, too.
+        asked = backend(server)
+        asked.answered = asked._heard = 2
+        with pytest.raises(EndpointError, match=told):
+            ask(asked, *[request()] * endpoint.IN_A_ROW)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, {"contentFilter": [{"level": 1}], "error": {"code": "1301", "message": "可能包含敏感内容"}}),
+        (403, error("Your input was flagged", code=403, metadata={"flagged_input": "睡"})),
+        (451, error("What you sent is blocked.", type="censorship_blocked")),
+        (200, {"base_resp": {"status_code": 1026, "status_msg": "input new_sensitive"}, "choices": None}),
+        (400, error("Failed to generate JSON.", code="json_validate_failed", failed_generation="{")),
+    ],
+)
+def test_a_filter_and_json_that_failed_are_asked_again(status: int, body: dict) -> None:
+    answers = [Answer(body, status), Answer(body, status), Answer(chat_reply('{"mood": "好"}'))]
+    with FaultServer(answers).running() as server:
+        asking = chat.Chat(backend(server))
+        answer = chat.run(asking.ask(request(reply_schema=Mood), lambda reply: structured(reply, Mood)))
+    assert answer.value.mood == "好" and asking.usage.outcomes == {"accepted": 1}
+    assert {body["response_format"]["type"] for body in server.bodies} == {"json_schema"}
+
+
+def test_a_chat_about_money_in_what_a_server_repeats_is_not_its_reason() -> None:
+    detail = {"detail": [{"msg": "extra inputs are not permitted", "input": "余额不足，又欠费了，这是违规"}]}
+    server = FaultServer(lambda _: Answer(detail, 422))
+    told = r"refuses the request \(422\): extra inputs"
+    with server.running(), pytest.raises(EndpointError, match=told):
+        ask(backend(server), request())
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Please try again in 20s.", 20), ("try again after 1 seconds", 1), ("in 1m20.5s. Visit", 80.5),
+        ("retry in 880ms", 0.88), ("请在 20 秒后重试", 20), ("请等待20秒", 20), ("1分钟后再试", 60),
+        ('{"retryDelay": "36s"}', 36), ('{"retry_after": 1.5}', 1.5), ("wait 2 minutes", 120),
+        ("max RPM: 6", None), ("Limit 6000 tokens per min", None), ("try again later", None),
+    ],
+)  # fmt: skip
+def test_a_wait_is_read_from_words(words: str, seconds: float | None) -> None:
+    assert asked_wait({}, words) == seconds
+    assert asked_wait({"retry-after": "7"}, words) == 7
 
 
 def test_a_server_that_hangs_is_told_after_two_retries_and_one_that_is_not_there_too() -> None:

@@ -66,6 +66,15 @@ def test_a_wrong_type_or_value_is_refused_with_its_key(settings: str) -> None:
         load_profile("example", parse_settings(settings))
 
 
+@pytest.mark.parametrize("path", ["/openai/v1?api-version=2024-10-21", "/openai/deployments/mine", ""])
+def test_an_address_of_azure_is_told_in_the_form_that_works(path: str) -> None:
+    ends = {"generator": {"model": "mine", "base_url": f"https://us.openai.azure.com{path}"}}
+    with pytest.raises(ProfileError, match=r"openai\.azure\.com/openai/v1 for Azure, without api-version"):
+        load_profile("openai", {"endpoints": ends})
+    ends["generator"]["base_url"] = "https://us.openai.azure.com/openai/v1/"
+    load_profile("openai", {"endpoints": ends})
+
+
 def test_no_key_or_password_is_ever_shown() -> None:
     wrong = [
         {"generator": {"model": "m", "key_env": "sk-proj-hush"}},

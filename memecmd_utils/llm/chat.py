@@ -75,8 +75,7 @@ class Chat:
         self.backend, self.recordings, self.mode, self.strict = backend, recordings, mode, strict
         self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), usage or Usage()
         self._side_by_side = 0
-        """Calls of `side_by_side` under way; `_fault` is the first fault in them, which ends them all."""
-        self._fault: BaseException | None = None
+        """Calls of `side_by_side` under way; the first fault in them ends them all."""
         self._asking: dict[str, asyncio.Event] = {}
         """Keys that are asked for at this moment, each with the event of its end."""
         self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
@@ -136,25 +135,25 @@ class Chat:
 
         async def place() -> None:
             try:
-                while self._fault is None and (item := next(waiting, None)) is not None:
+                while self.backend.fault is None and (item := next(waiting, None)) is not None:
                     results[item[0]] = await item[1]
             except Exception as error:
-                self._fault = self._fault or error
+                self.backend.fault = self.backend.fault or error
 
         try:
             async with asyncio.TaskGroup() as places:
                 for _ in range(self.concurrency):
                     places.create_task(place())
-            if self._fault is not None:
-                raise self._fault
+            if self.backend.fault is not None:
+                raise self.backend.fault
             return [results[number] for number in sorted(results)]
         finally:
             self._side_by_side -= 1
-            self._fault = self._fault if self._side_by_side else None
+            self.backend.fault = self.backend.fault if self._side_by_side else None
 
     def _stop_after_fault(self) -> None:
-        if self._fault is not None:
-            raise self._fault.with_traceback(None)
+        if self.backend.fault is not None:
+            raise self.backend.fault.with_traceback(None)
 
     def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T]) -> Answer[T]:
         self.usage.replayed += 1
@@ -235,7 +234,7 @@ class Chat:
                 reply = await self.backend.complete(request)
             except Exception as error:
                 if self._side_by_side:  # before its own part ends, which may wait for more under way
-                    self._fault = self._fault or error
+                    self.backend.fault = self.backend.fault or error
                 raise
             self.usage.usd += pay(reply)
         self.usage.tokens_in += reply.tokens_in

@@ -31,6 +31,7 @@ class EndpointEmbedder:
         endpoint: Endpoint,
         query_instruction: str | None = None,
         concurrency: int = 8,
+        max_rpm: int | None = None,
     ) -> None:
         """`query_instruction` goes before queries only; `concurrency` requests are under way at a time."""
         added = files.dumps(endpoint.extra_body).encode()
@@ -38,7 +39,7 @@ class EndpointEmbedder:
         if endpoint.extra_body:
             self.name += f"-{hashlib.sha256(added).hexdigest()[:8]}"
         self.endpoint, self.query_instruction, self.budget = endpoint, query_instruction, Budget()
-        self.concurrency, self.batch = concurrency, concurrency * INPUTS
+        self.concurrency, self.batch, self.max_rpm = concurrency, concurrency * INPUTS, max_rpm
 
     def encode(self, texts: Sequence[str], side: Side) -> np.ndarray:
         """Encode, shape [n, dim], in requests of at most `INPUTS` texts; `batch` texts keep all of them busy.
@@ -51,7 +52,8 @@ class EndpointEmbedder:
     async def _encode(self, texts: list[str]) -> np.ndarray:
         # A server with an address of its own may need no key.
         is_free = address(self.endpoint) is not None and not os.getenv(self.endpoint.key_env)
-        backend = OpenAIBackend(self.endpoint, key=NO_KEY if is_free else api_key(self.endpoint))
+        key = NO_KEY if is_free else api_key(self.endpoint)
+        backend = OpenAIBackend(self.endpoint, key=key, max_rpm=self.max_rpm)
         parts = (texts[start : start + INPUTS] for start in range(0, len(texts), INPUTS))
         asking = chat.Chat(backend, concurrency=self.concurrency)
         return np.concatenate(await asking.side_by_side(self._rows(backend, part) for part in parts))

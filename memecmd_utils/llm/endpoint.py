@@ -11,12 +11,15 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from memecmd_utils import fetch
+from memecmd_utils.llm.pace import Stopped, pace_of
+from memecmd_utils.llm.refusals import asked_wait, meaning, meant_status
 from memecmd_utils.llm.replies import strict_schema, without_thoughts
 from memecmd_utils.llm.types import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.settings import Endpoint, checked_address
@@ -31,26 +34,21 @@ CONNECT_S = 5.0
 RETRIES = (2, 4, 10)
 """Of one request: before anything came from the endpoint, before it answered, and after. Where a fifth of all
 calls fails, ten retries give up one call in fifty million."""
+NO_RETRY = "x-should-retry", "false"
+"""A response's header that the SDK heeds."""
 IN_A_ROW = 10
 """Refusals of one task, or replies that are no completions, that show it to be the set-up that is wrong."""
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
 PARAMETERS = ("max_tokens", "temperature", "presence_penalty", "seed", "logprobs", "top_logprobs")
 """What a server may not know of a request."""
-REFUSALS = {
-    "credit": re.compile(
-        r"(?i)\A402 |insufficient[_ ](?:quota|balance|credit)|billing_hard_limit_reached"
-        r"|exceeded_current_quota|limit: 0\b|arrearage|余额不足|欠费"
-    ),
-    "model": re.compile(r"\A404 "),
-    "key": re.compile(r"(?i)\A401 |\A400 .*api[ _-]?key"),
-    "busy": re.compile(r"\A(?:408|409|425|429|5\d\d) "),
-    "filter": re.compile(
-        r'(?i)"(code|type|status)": ?"[^"]*(filter|policy|data_?inspection|moderat|sensitive|responsible_?ai)'
-    ),
-}
-"""What an error means, the first that fits: by its status with the reason on the first line, or by its body
-below. Some services tell of a content filter in this way instead of by a reply."""
+ABOUT_PARAMETERS = re.compile(
+    r"(?i)parameter|argument|\bfields?\b|extra input|unknown name|unrecogni[sz]ed|(?:not |un)supported|参数"
+)
+TOO_LONG = re.compile(
+    r"(?i)context|too (?:long|large|many)|maximum .{0,20}(?:length|tokens)|上下文|超[出过]|过长"
+)
+"""A reason that is clear as it stands, though it may name `max_tokens`."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters and halves of surrogate pairs: they cannot be written or shown."""
 FINISHES = {
@@ -66,9 +64,9 @@ FINISHES = {
 class Refused(EndpointError):
     """The endpoint refuses a request with an error status that asking again does not mend."""
 
-    def __init__(self, message: str, status: int, reason: str, filtered: bool) -> None:
+    def __init__(self, message: str, status: int, reason: str, meaning: str) -> None:
         super().__init__(message)
-        self.status, self.reason, self.filtered = status, reason, filtered
+        self.status, self.reason, self.meaning = status, reason, meaning
 
 
 class GaveUp(EndpointError):
@@ -122,6 +120,7 @@ class OpenAIBackend(Backend):
         model: ModelId | None = None,
         key: SecretStr | None = None,
         repeats: bool = False,
+        max_rpm: int | None = None,
     ) -> None:
         if not endpoint.model:
             raise EndpointError(
@@ -143,6 +142,7 @@ class OpenAIBackend(Backend):
         """The surest form of structured replies that the endpoint has taken."""
         self._in_a_row: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.pace = pace_of(endpoint.base_url, endpoint.key_env, max_rpm)
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply, or one whose `finish_reason` says why there is none (see `Backend`)."""
@@ -156,8 +156,10 @@ class OpenAIBackend(Backend):
                     raise
                 return Reply(text=str(given_up), finish_reason="failed")
             except Refused as refused:
-                if refused.filtered:
+                if refused.meaning == "filter":
                     return Reply(text="", finish_reason="content_filter")
+                if refused.meaning == "json":  # by chance, and asking again brings some
+                    return Reply(text=refused.reason)
                 if refused.status in (400, 422) and form != forms[-1]:
                     continue
                 self._in_a_row[request.task] += 1
@@ -230,64 +232,69 @@ class OpenAIBackend(Backend):
         where key, model or account have to be seen to first; none hangs on the SDK's frames, which hold
         the key.
         """
-        client, heard = await self._connected(), self._heard
+        client, heard, is_last = await self._connected(), self._heard, False
         import openai
 
         try:
             return await work(client, {"max_retries": RETRIES[heard]})
+        except Stopped:
+            fault = self.fault
         except openai.APIStatusError as error:
-            fault = self._named(error)
+            fault, is_last = self._named(error), error.response.headers.get(NO_RETRY[0]) == NO_RETRY[1]
         except openai.APITimeoutError:
-            fault = self._gave_up("time-out")
+            fault = self._gave_up("time-out", "Where it is only slow, raise `timeout_s` of the endpoint")
         except openai.APIConnectionError as error:
             url = address(self.endpoint) or "https://api.openai.com"
             way = "" if is_local(self.endpoint) else fetch.way_to(url)
             cause = self.shown(str(error.__cause__))
             fault = self._gave_up(f"no connection{way}, or a broken one: {cause}")
-        if isinstance(fault, GaveUp) and heard == 0 < self._heard:
+        if isinstance(fault, GaveUp) and heard == 0 < self._heard and not is_last:
             return await self.using(work)  # it is there and only ill: that gets more tries
-        raise fault
+        raise fault.with_traceback(None)
 
     def _named(self, error: Any) -> EndpointError:
         """What an error status means, with the server's own words."""
         status, text = error.status_code, error.response.text
-        reason = self.shown(reason_of(error.body) or text)
-        told = f"{status} {reason}\n{text}"
-        meaning = next((name for name, words in REFUSALS.items() if words.search(told)), "")
-        if meaning == "credit":
+        kind, reason = meaning(status, text)
+        reason = self.shown(reason)
+        if kind == "credit":
             return EndpointError(f"the account has no credit left ({status}): {reason}")
-        if meaning == "model":
+        if kind == "model":
             return EndpointError(
-                f"{self._where} does not know the model {self.endpoint.model!r} (404): check `model` and "
-                f"`base_url` of the profile. It says: {reason}"
+                f"{self._where} does not know the model {self.endpoint.model!r} ({status}): check `model` "
+                f"and `base_url` of the profile. It says: {reason}"
             )
-        if meaning == "key" or (status == 403 and not self.answered):
+        if kind == "key" or (status == 403 and kind != "filter" and not self.answered):
             return EndpointError(
                 f"the endpoint refused the key ({status}): check {self.endpoint.key_env}. It says: {reason}"
             )
-        if meaning == "busy":
-            return self._gave_up(f"status {status}: {reason}")
+        if kind == "busy":
+            limit = "Where it takes so many calls a minute, `max_rpm` keeps to that" if status == 429 else ""
+            return self._gave_up(f"status {status}: {reason}", limit)
+        message = f"the endpoint refuses the request ({status}): {reason}"
         named = {name: "null" for name in PARAMETERS if re.search(rf"\b{name}\b", text)}
-        if "max_completion_tokens" in text or not named:
+        if "max_completion_tokens" in text:
             named["max_tokens"] = "max_completion_tokens"
-        shown = ", ".join(f"{name}: {other}" for name, other in named.items())
-        added = re.search(r"(\w+) must be (?:set to )?(true|false)\b", reason) or ("", "NAME", "VALUE")
-        message = (
-            f"the endpoint refuses the request ({status}): {reason}; `parameters: {{{shown}}}` of the "
-            "endpoint renames a parameter or leaves it out, "
-            f"`extra_body: {{{added[1]}: {added[2]}}}` adds one"
-        )
-        return Refused(message, status, reason, meaning == "filter")
+        added = re.search(r"(\w+) must be (?:set to )?(true|false)\b", reason)
+        if (named or added or ABOUT_PARAMETERS.search(reason)) and not TOO_LONG.search(reason):
+            shown = ", ".join(f"{name}: {other}" for name, other in named.items()) or "NAME: null"
+            name, value = added.groups() if added else ("NAME", "VALUE")
+            message += (
+                f"; `parameters: {{{shown}}}` of the endpoint renames a parameter or leaves it out, "
+                f"`extra_body: {{{name}: {value}}}` adds one"
+            )
+        if kind == "json":
+            failed = error.body.get("failed_generation") if isinstance(error.body, dict) else ""
+            reason = CONTROL.sub("", str(failed or ""))
+        return Refused(message, status, reason, kind)
 
     @property
     def _where(self) -> str:
         return f"the endpoint {address(self.endpoint) or 'api.openai.com'}"
 
-    def _gave_up(self, kind: str) -> GaveUp:
-        return GaveUp(
-            f"{self._where} has not answered ({kind}). What was accepted is recorded: run again to go on. "
-            "Where it is only slow, raise `timeout_s` of the endpoint"
-        )
+    def _gave_up(self, kind: str, advice: str = "") -> GaveUp:
+        told = f"{self._where} has not answered ({kind}). What was accepted is recorded: run again to go on"
+        return GaveUp(". ".join(filter(None, (told, advice))))
 
     def shown(self, text: str) -> str:
         """A server's words as a message shows them: one line of plain text, without the key."""
@@ -310,25 +317,38 @@ class OpenAIBackend(Backend):
     async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
         import openai  # 0.8 s, so not at the top
 
-        hooks, line = {"request": [self._note_request], "response": [self._note_response]}, None
+        line: Any = None
         with suppress(Exception):  # no proxy stands before a server on this machine
-            line = openai.DefaultAsyncHttpxClient(trust_env=not is_local(self.endpoint), event_hooks=hooks)
+            line = openai.DefaultAsyncHttpxClient(trust_env=not is_local(self.endpoint))
         if line is None:
             raise EndpointError("no connection can be set up: check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY")
+        # A transport of our own in its place would do without the environment's proxies.
+        line.send = partial(self._exchange, line.send, asyncio.Lock())
         timeout = openai.Timeout(self.endpoint.timeout_s, connect=CONNECT_S)
         key, url = self._key.get_secret_value(), address(self.endpoint)
         async with openai.AsyncOpenAI(api_key=key, base_url=url, timeout=timeout, http_client=line) as client:
             yield client  # `asyncio.run` closes all open generators
 
-    async def _note_request(self, request: Any) -> None:
+    async def _exchange(self, send: Any, queue: asyncio.Lock, request: Any, **options: Any) -> Any:
+        """One request of the SDK when its turn comes, and its response, with the status that it means."""
+        sent, status, asked, text = await self.pace.turn(queue, lambda: self.fault is not None), 0, None, ""
         self.tried_again += request.headers.get("x-stainless-retry-count", "0") != "0"
-
-    async def _note_response(self, response: Any) -> None:
+        try:
+            response = await send(request, **options)
+            if response.is_error or not options.get("stream"):
+                text = (await response.aread()).decode(errors="replace")
+            response.status_code = status = response.status_code if response.is_error else meant_status(text)
+            asked = asked_wait(response.headers, text) if status == 429 else None
+        finally:
+            if status != 429:
+                self.pace.ended(sent, answered=200 <= status < 300)
         self._heard = max(self._heard, 2 if response.is_success else 1)
-        if response.status_code == 429:
-            body = (await response.aread()).decode(errors="replace")
-            if REFUSALS["credit"].search(body):  # money does not come by itself
-                response.headers["x-should-retry"] = "false"  # which the SDK heeds
+        goes_on = status != 429 or self.pace.refused(sent, asked)
+        if not goes_on or (response.is_error and meaning(status, text)[0] == "credit"):
+            response.headers[NO_RETRY[0]] = NO_RETRY[1]  # money does not come by itself
+        elif status == 429:  # the pace waits, and the SDK goes to the end of the queue
+            response.headers["retry-after-ms"] = "1"
+        return response
 
 
 def wire_message(message: Message) -> dict[str, Any]:
@@ -336,16 +356,6 @@ def wire_message(message: Message) -> dict[str, Any]:
     pictures = [{"type": "image_url", "image_url": {"url": image.load()}} for image in message.images]
     parts = [{"type": "text", "text": message.text}, *pictures]
     return {"role": message.role, "content": parts if pictures else message.text}
-
-
-def reason_of(body: Any) -> str:
-    """The first text in an error's body, in whatever way a server nests it; the usual fields come first."""
-    if isinstance(body, dict):
-        usual = [body[name] for name in ("message", "msg", "error", "detail") if name in body]
-        body = [*usual, *body.values()]
-    if isinstance(body, list):
-        return next(filter(None, map(reason_of, body)), "")
-    return body.strip() if isinstance(body, str) else ""
 
 
 def read_reply(body: Any) -> Reply:

@@ -177,6 +177,8 @@ class Backend:
     """Parameters of a request that this backend leaves out: what is not sent cannot change the answer."""
     added: Mapping[str, Any] = MappingProxyType({})
     """Parameters that this backend sends with every request."""
+    fault: BaseException | None = None
+    """What ends the calls that stand side by side: a request that waits for its turn does not go out."""
     tried_again = 0
     """Requests that had to be sent once more because no whole answer came."""
 

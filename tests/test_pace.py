@@ -1,0 +1,163 @@
+"""Rate limits of several kinds, simulated: the run goes on by itself, few requests are refused, none is given
+up. Clocks jump, so minutes take no time here; the SDK and all that is below it are real.
+"""
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Callable
+
+import fast_time
+import openai
+import pytest
+from fault_server import chat_reply, error
+from pydantic import SecretStr
+
+from memecmd_utils.llm import pace
+from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.llm.types import EndpointError, Message, Request
+from memecmd_utils.settings import Endpoint
+
+LATENCY_S = 2.0
+CLIENT = openai.DefaultAsyncHttpxClient
+Limit = Callable[["Server"], "str | dict[str, str] | None"]
+
+
+class Server:
+    """Answers after `LATENCY_S` unless its limit refuses: with words, or with headers."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit, self.accepted, self.refused, self.under_way = limit, [], [], 0
+        self.texts: list[str] = []
+
+    async def __call__(self, request):
+        import httpx2
+
+        self.texts.append(json.loads(request.content)["messages"][0]["content"])
+        if (words := self.limit(self)) is not None:
+            self.refused.append(fast_time.now())
+            headers, told = (words, "slow down") if isinstance(words, dict) else ({}, words)
+            return httpx2.Response(429, json=error(told), headers=headers)
+        self.accepted.append(fast_time.now())
+        self.under_way += 1
+        await asyncio.sleep(LATENCY_S)
+        self.under_way -= 1
+        return httpx2.Response(200, json=chat_reply("好"))
+
+    def last(self, seconds: float = 60, both: bool = False) -> list[float]:
+        times = sorted(self.accepted + self.refused) if both else self.accepted
+        return [time for time in times if time > fast_time.now() - seconds]
+
+
+def talk(
+    limit: Limit, monkeypatch, calls: int = 24, concurrency: int = 8, max_rpm: int | None = None
+) -> tuple[Server, Chat, float]:
+    """Ask so many questions; the server, the chat and the seconds it took."""
+    import httpx2
+
+    pace.pace_of.cache_clear()
+    server = Server(limit)
+
+    def line(**options):
+        return CLIENT(transport=httpx2.MockTransport(server), **options)
+
+    monkeypatch.setattr(openai, "DefaultAsyncHttpxClient", line)
+    ends = Endpoint(base_url="http://models.example/v1", model="m")
+    chat = Chat(OpenAIBackend(ends, key=SecretStr("none"), max_rpm=max_rpm), concurrency=concurrency)
+
+    async def work() -> float:
+        asked = ([Message(role="user", text=str(n))] for n in range(calls))
+        asked = (Request(task="t", subject="x", messages=messages) for messages in asked)
+        answers = await chat.side_by_side(chat.ask(one, lambda reply: reply.text) for one in asked)
+        assert [answer.value for answer in answers] == ["好"] * calls
+        return fast_time.now()
+
+    return server, chat, fast_time.run(work())
+
+
+def sliding(rpm: int, words="slow down", both: bool = False) -> Limit:
+    return lambda server: words if len(server.last(both=both)) >= rpm else None
+
+
+def honest(rpm: int) -> Limit:
+    def limit(server: Server):
+        last = server.last()
+        wait = last[-rpm] + 60 - fast_time.now() if len(last) >= rpm else 0
+        return {"Retry-After": str(math.ceil(wait))} if wait > 0 else None
+
+    return limit
+
+
+def by_the_clock(rpm: int) -> Limit:
+    def limit(server: Server):
+        minute = [time for time in server.accepted if time // 60 == fast_time.now() // 60]
+        return "slow down" if len(minute) >= rpm else None
+
+    return limit
+
+
+def bucket(rpm: int) -> Limit:
+    """It holds `rpm` tokens at most, is full at first, and gains that many a minute."""
+    state = {"tokens": float(rpm), "at": 0.0}
+
+    def limit(_: Server):
+        now = fast_time.now()
+        state.update(tokens=min(rpm, state["tokens"] + (now - state["at"]) * rpm / 60), at=now)
+        if state["tokens"] < 1:
+            return "slow down"
+        state["tokens"] -= 1
+        return None
+
+    return limit
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 64])
+@pytest.mark.parametrize(
+    ("rpm", "limit"),
+    [
+        (6, lambda: sliding(6, "max RPM: 6, please try again after 1 seconds")),
+        (3, lambda: sliding(3)), (1, lambda: sliding(1)), (20, lambda: sliding(20)),
+        (6, lambda: sliding(6, both=True)), (6, lambda: honest(6)), (6, lambda: by_the_clock(6)),
+        (6, lambda: bucket(6)),
+    ],
+)  # fmt: skip
+def test_a_limit_a_minute_is_learnt_and_no_question_is_given_up(
+    rpm: int, limit: Callable[[], Limit], concurrency: int, monkeypatch
+) -> None:
+    server, chat, took = talk(limit(), monkeypatch, calls=40, concurrency=concurrency)
+    assert took < 1.6 * 60 * 40 / rpm and chat.usage.outcomes == {"accepted": 40}
+    assert len(server.refused) - concurrency <= 25
+
+
+@pytest.mark.parametrize("kind", [sliding, honest, by_the_clock, bucket])
+def test_within_max_rpm_nothing_is_refused(kind: Callable[[int], Limit], monkeypatch) -> None:
+    server, _, took = talk(kind(6), monkeypatch, max_rpm=6)
+    assert server.refused == [] and 235 < took < 242
+
+
+def test_a_limit_of_requests_at_once_and_refusals_by_chance_cost_seconds(monkeypatch) -> None:
+    few, _, took = talk(lambda s: "busy" if s.under_way >= 3 else None, monkeypatch, calls=240)
+    assert took < 2 * LATENCY_S * 240 / 3 and len(few.refused) < 60
+    draw = random.Random(4)
+    chance, _, took = talk(lambda _: "busy" if draw.random() < 0.03 else None, monkeypatch, calls=2000)
+    assert took < 2 * LATENCY_S * 2000 / 8 and 40 < len(chance.refused) < 90
+
+
+def test_a_key_whose_minute_is_used_up_before_is_waited_for_and_a_day_is_not(monkeypatch) -> None:
+    server, _, took = talk(lambda _: "slow down" if fast_time.now() < 55 else None, monkeypatch)
+    assert 55 < took < 110 and len(server.refused) < 8 + 8
+    for words in ("Please try again in 7h12m3.5s", "slow down"):
+        with pytest.raises(EndpointError, match=rf"status 429: {words}.*run again.*max_rpm"):
+            talk(lambda _, words=words: words, monkeypatch)
+
+
+def test_when_the_money_is_gone_nobody_waits_for_a_turn(monkeypatch) -> None:
+    def limit(server: Server):
+        return "your account balance is insufficient" if len(server.accepted) >= 2 else None
+
+    asked: list[Server] = []
+    with pytest.raises(EndpointError, match=r"no credit left .*balance is insufficient"):
+        talk(lambda server: asked.append(server) or limit(server), monkeypatch, max_rpm=3)
+    assert len(asked) == 3
