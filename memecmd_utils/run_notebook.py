@@ -31,6 +31,8 @@ from memecmd_utils.settings import RESOLVED, Profile
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
 REPLAY_TIMEOUT_S = 900  # no cell that only replays recordings takes longer
+START_TIMEOUT_S = 50  # of a kernel, which is started twice at most: a user is told within two minutes
+WATCH_S = 40  # between two looks at the kernels; one that is dead in both was forgotten
 INPUTS = "inputs.json"
 """In a run's folder: what its stages read from outside. It is written anew only where that changed."""
 
@@ -135,6 +137,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
     waiting = sorted(names, key=chain_behind, reverse=True)
     slots = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
+    dead: set[int] = set()
     inherited = patch.dict(os.environ, kernel_environment(slots))
     with inherited, ThreadPoolExecutor(slots) as kernels, ThreadPoolExecutor(1) as printer:
         pages = []
@@ -146,7 +149,13 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
                     waiting.remove(name)
                     print(f"{name} ...", flush=True)
                     running[kernels.submit(run_notebook, run, name, parameters)] = name
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                ended = wait(running, WATCH_S, return_when=FIRST_COMPLETED).done
+                dead, was_dead = zombies(), set() if ended else dead
+                if dead & was_dead:  # nobody looks after a kernel that ended: its notebook would never end
+                    names = ", ".join(sorted(running.values()))
+                    print(f"error: a kernel died ({names}): run again", file=sys.stderr, flush=True)
+                    os._exit(1)  # the thread that waits for it cannot be stopped
+                for future in ended:
                     name = running.pop(future)
                     print(f"{name} done in {future.result():.0f} s", flush=True)
                     pages.append(printer.submit(write_page, run.report / f"{name}.ipynb"))
@@ -155,6 +164,14 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
         except KeyboardInterrupt:
             print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr, flush=True)
             os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
+
+
+def zombies() -> set[int]:
+    """Children of this process that have ended without anyone's notice."""
+    import psutil
+
+    children = psutil.Process().children()
+    return {child.pid for child in children if child.is_running() and child.status() == psutil.STATUS_ZOMBIE}
 
 
 def chain_behind(name: str) -> int:
@@ -210,20 +227,29 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
     replays, started = run.strict and not STAGES[name].templates, time.monotonic()
     try:
-        papermill.execute_notebook(
-            without_exercises(nbformat.read(notebook, as_version=4)),
-            str(working),
-            parameters=dict(parameters),
-            kernel_name="python3",
-            language="python",
-            cwd=str(paths.root),
-            execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
-            start_timeout=120,
-            extra_arguments=["--log-level=50"],
-            progress_bar=False,
-            # Written at its end or with its fault; one that asks models for hours also before each cell.
-            request_save_on_cell_execute=run.profile.models.mode != "recorded",
-        )
+        for tries_left in (1, 0):
+            try:
+                papermill.execute_notebook(
+                    without_exercises(nbformat.read(notebook, as_version=4)),
+                    str(working),
+                    parameters=dict(parameters),
+                    kernel_name="python3",
+                    language="python",
+                    cwd=str(paths.root),
+                    execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
+                    start_timeout=START_TIMEOUT_S,
+                    extra_arguments=["--log-level=50"],
+                    progress_bar=False,
+                    # Written at its end or with its fault; one that asks models also before each cell.
+                    request_save_on_cell_execute=run.profile.models.mode != "recorded",
+                )
+                break
+            except (nbclient.exceptions.DeadKernelError, RuntimeError) as error:
+                # Its ports are drawn first and bound later: another program may take them in between.
+                why = "the kernel died" if "died" in str(error).lower() else "no kernel started"
+                if not tries_left:
+                    raise NotebookFailed(f"{name}: {why} twice, perhaps because memory ran out") from None
+                print(f"{name}: {why}; it is started again", flush=True)
         executed = nbformat.read(working, as_version=4)
         for number, cell in enumerate(executed.cells):
             if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
@@ -236,8 +262,6 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         raise NotebookFailed(said) from None
     except nbclient.exceptions.CellTimeoutError:
         raise NotebookFailed(f"{name}: a cell took too long") from None
-    except nbclient.exceptions.DeadKernelError:
-        raise NotebookFailed(f"{name}: the kernel died, perhaps because memory ran out") from None
     finally:
         if working.exists():
             working.replace(failed)

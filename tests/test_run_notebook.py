@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -113,6 +116,46 @@ def test_a_notebook_that_does_not_end_well_fails(run: runs.Run, cell: str, why: 
     notebook("one", "1", parameters="profile = 1")
     with pytest.raises(NotebookFailed, match="no parameter 'run_name'"):
         run_notebook.run_notebook(run, "one", PARAMETERS)
+
+
+@pytest.mark.parametrize(("deaths", "why"), [(1, ""), (2, "one: the kernel died twice")])
+def test_a_kernel_that_dies_is_started_again_once(
+    run: runs.Run, tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture[str], deaths: int, why: str
+) -> None:
+    """As where another program takes one of its ports before it binds them."""
+    script = f'echo >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) -gt {deaths} ] || exit 1; exec "$@"'
+    argv = [
+        "/bin/sh",
+        "-c",
+        script,
+        "sh",
+        sys.executable,
+        "-m",
+        "ipykernel_launcher",
+        "-f",
+        "{connection_file}",
+    ]
+    spec = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": argv, "display_name": "dies", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    notebook("one", "1")
+    with pytest.raises(NotebookFailed, match=why) if why else nullcontext():
+        run_notebook.run_notebook(run, "one", PARAMETERS)
+    assert "one: the kernel died; it is started again\n" in capfd.readouterr().out
+    assert (run.report / "one.ipynb").exists() == (not why)
+
+
+def test_a_run_ends_where_its_kernel_is_dead_and_nobody_notices(run: runs.Run) -> None:
+    code = (
+        "import subprocess, time\nfrom memecmd_utils import run_notebook, runs\n"
+        "run_notebook.WATCH_S = 0.2\n"
+        "def forgets(*_):\n    child = subprocess.Popen(['true'])\n    time.sleep(600)\n"
+        "run_notebook.run_notebook = forgets\n"
+        "run_notebook.run_stages(runs.open_run('example'), ['01_library_build'], {})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (1, "error: a kernel died (01_library_build): run again\n")
 
 
 READ = ("html/page.css.j2", "prompts/a.j2", "llm/chat.py")
