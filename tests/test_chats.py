@@ -412,6 +412,7 @@ def test_files_captions_and_quotes_leave_the_words(read) -> None:
     said = {
         "[LINE] x\n\n2024/03/01(金)\n12:00\t甲\t在\n12:01\t乙\t\"明天\n12:30 集合\n\"\"早\"\"\"\n": '明天\n12:30 集合\n"早"',
         "[LINE] 山田 太郎とのトーク履歴\n\n2024.03.01 金曜日\n12:00 山田 太郎 一\n12:01 山田 太郎 二 三\n12:02 山田 太郎 四\n12:03 乙 五\n": "五",
+        "甲: 他怎么说\n乙: 他说：“走吧。”\n": "他说：“走吧。”",
         "甲 [12:00]\n在\n\n乙 [12:01]\n[捂脸]\n好\n": "[捂脸]\n好",
         "01/03/24, 9:15 p. m. - 甲: 在\n01/03/24, 9:16 p. m. - 乙: <Multimedia omitido>\nmira\n": "mira",
         "01/03/24, 9:15 p. m. - 甲: 在\n01/03/24, 9:16 p. m. - 乙: vale <Se editó este mensaje.>\n": "vale",

@@ -37,15 +37,12 @@ def _forms() -> list[Form]:
     def whole(pattern: str) -> str:
         return re.sub(r"\{([a-z_]+)\}", lambda part: whole(known()["parts"][part[1]]), pattern)
 
-    return [
-        Form(
-            head=whole(head),
-            **{key: whole(value) if isinstance(value, str) else value for key, value in about.items()},
-        )
-        for row in known()["transcripts"]
-        for about in [{key: value for key, value in row.items() if key != "heads"}]
-        for head in row["heads"]
-    ]
+    forms = []
+    for row in known()["transcripts"]:
+        heads, accounts = row["heads"], row.get("accounts", False)
+        patterns = {key: whole(row[key]) for key in ("above", "stop", "skip", "silent") if key in row}
+        forms += [Form(row["tool"], whole(head), accounts=accounts, **patterns) for head in heads]
+    return forms
 
 
 def parse(text: str) -> tuple[str, list[Message]] | None:
@@ -119,22 +116,20 @@ def _whole_names(form: Form, text: str) -> str:
     return form.head.replace("(?P<speaker>", f"(?P<speaker>{'|'.join(filter(None, names))}|")
 
 
-_TELLS = re.compile(r"[ \t]*[“「『\"].*")
+_TELLS = re.compile(
+    r"(?:[他她][^:：\n]*|[^:：\n]*(?:[说說道問问喊叫笑答想]|said|says|asked|replied))[:：][ \t]*[“「『\"]"
+)
 
 
 def _regular(heads: list[re.Match], text: str) -> list[re.Match]:
     """Heads of `name: text`; where many other lines stand between, a name that comes only once is words.
 
-    None of a novel, in which quoted words follow, or of a list, in which most names come only once.
+    None of a novel, which tells who says something, or of a list, in which most names come only once.
     """
     written = sum(bool(line.strip()) for line in text.split("\n"))
     names = Counter(head["speaker"].strip() for head in heads)
-    told = [head for head in heads if _TELLS.match(text, head.end())]
-    is_novel = 2 * len(told) > len(heads) or any(
-        re.search(r"(?:[说說道问問喊叫笑答想]|said|says|asked|replied)$", head["speaker"].strip())
-        for head in told
-    )
-    if is_novel or (len(heads) > 4 and 2 * list(names.values()).count(1) > len(heads)):
+    is_list = len(heads) > 4 and 2 * list(names.values()).count(1) > len(heads)
+    if is_list or any(_TELLS.match(text, head.start()) for head in heads):
         return []
     if 5 * len(heads) < 4 * written and len(heads) > 4:
         heads = [head for head in heads if names[head["speaker"].strip()] > 1]
