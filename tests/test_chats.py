@@ -484,7 +484,12 @@ def test_an_account_has_one_name_and_a_name_one_account(read) -> None:
     written = "2024-03-01 12:00:00 小林(10001)\n一\n\n2024-03-01 12:01:00 小林(10002)\n二\n"
     assert [who for who, _ in turns(read("c.txt", written))] == ["小林 (10001)", "小林 (10002)"]
     rows = [("小林", "一", 1), ("小林", "二", 2), ("阿泽", "三", 3), ("小林", "四", 1), ("小林", "五", 2)]
-    assert "2 accounts called '小林' are read as one" in read("d.csv", table("name,text,user_id", rows)).taken
+    said = "2 accounts called '小林' are read as one"
+    assert said in read("d.csv", table("name,text,user_id", rows)).taken
+    assert said in read("d.csv", table("name,text,user_id", rows[:3])).taken
+    assert said in read("e.json", [{"sender": {"id": n, "name": a}, "text": b} for a, b, n in rows]).taken
+    per_message = [(*row[:2], n) for n, row in enumerate(rows)]
+    assert "accounts" not in read("f.csv", table("name,text,user_id", per_message)).taken
 
 
 def test_times_count_with_their_offsets_or_it_is_said(read) -> None:
@@ -501,6 +506,8 @@ def test_times_count_with_their_offsets_or_it_is_said(read) -> None:
         order == ["0", "2", "1", "3", "4"]
         and "2 messages without a time (or none that can be read, such as '10:03')" in said
     )
+    unread = read("b.csv", table("speaker,text,sent_on_date", [(*row, "2024-01-01") for row in TALK])).taken
+    assert "'sent_on_date' is not read as time" in unread
     order, said = in_order("12/31/2024 23:59", "1/1/2024 00:01")
     assert (
         order == ["0", "1"]

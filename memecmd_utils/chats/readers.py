@@ -96,7 +96,8 @@ def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]
     if {name for name, own in pairs if own and name} & {name for name, own in pairs if not own}:
         # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
         names = [ME if own else name for name, own in pairs]
-    accounts = [first_text(row, [layout.account]) for _, row in rows]
+    ids = [f"{name}.{key}" for name in layout.speaker for key in _IDS] if layout.tool == PLAIN else []
+    accounts = [first_text(row, [layout.account, *ids]) for _, row in rows]
     named = {account: name for account, name in zip(accounts, names, strict=True) if name != account}
     peers = [_peer(row) if layout.tool == "OneBot" else None for _, row in rows]
     has_private_chats = len(set(filter(None, peers))) > 1
@@ -114,6 +115,10 @@ def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]
         time = time_of(value_at(row, layout.time))
         messages.append(Message(name, text, _summary(row, layout.told), own_chat, time, place, account))
     return messages
+
+
+_IDS = ("id", "user_id", "uid")
+"""Keys of a sender that is an object."""
 
 
 def _speaker(row: Mapping[str, Any], layout: Layout, own: bool) -> str:
@@ -181,10 +186,16 @@ def _columns(layout: Layout) -> dict[str, str]:
     return {name: part for part, names in parts.items() for name in names if name}
 
 
-def _tool(layout: Layout) -> str:
-    """The tool of a layout; of a plain table also which fields are read as what."""
-    used = (f"{part} is {name!r}" for name, part in _columns(layout).items() if part != "summary")
+def _tool(layout: Layout, fields: Sequence[str]) -> str:
+    """The tool of a layout; of a plain table also which fields are read as what, and which time is not."""
+    used = [f"{part} is {name!r}" for name, part in _columns(layout).items() if part != "summary"]
+    times = [] if layout.time else filter(re.compile(_TIMES, re.IGNORECASE).search, map(str, fields))
+    used += [f"{name!r} is not read as time" for name in times]
     return f"{PLAIN} ({', '.join(used)})" if layout.tool == PLAIN else layout.tool
+
+
+_TIMES = r"time|date|(?:^|_)ts$|_at$|sent|时间|日期|時間|日時|날짜|시간"
+"""What a column is called that may hold times."""
 
 
 def _seen(rows: Sequence[Row]) -> str:
@@ -353,7 +364,7 @@ def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[M
         if double := next((name for name in used if lowered.count(name.casefold()) > 1), None):
             line = table.line(table.head)
             raise ChatError(f"line {line}: two columns are called {double!r}: rename or remove one of them")
-        return _tool(layout), messages_of(rows, layout, "chat"), table
+        return _tool(layout, fields), messages_of(rows, layout, "chat"), table
     if suffix == ".txt" and not given:
         content = read_text(text)
         if parsed := transcripts.parse(content.text):
@@ -404,7 +415,7 @@ def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str
             messages_here = [m._replace(summary=told.get(n)) for n, m in enumerate(messages_here, start=1)]
         messages += messages_here
         names |= {message.chat for message in messages_here}
-        tools[RELEASE if dialogues else _tool(layout)] = None
+        tools[RELEASE if dialogues else _tool(layout, fields)] = None
     if not messages:
         top = content.value[:1] if isinstance(content.value, list) else [content.value]
         seen = _seen([((), value) for value in top if isinstance(value, dict)])
@@ -527,7 +538,9 @@ def _named(messages: list[Message], is_plain: bool, is_text: bool) -> tuple[list
             accounts[m.chat, m.speaker][m.account] += 1
     shared = {key: len(of) for key, of in accounts.items() if len(of) > 1}
     if is_plain:
-        shared = {key: n for key, n in shared.items() if 2 * n <= accounts[key].total()}
+        every = [account for of in accounts.values() for account in of.elements()]
+        if len(every) > 4 and len(every) == len(set(every)):  # the ids of messages
+            shared = {}
     else:
         own = {(*key, account) for key in shared for account in accounts[key]}
         messages = [
