@@ -336,6 +336,7 @@ EXPORTS = {
     ]}),
     "ShareGPT lines": ("a.jsonl", json.dumps({"id": "1", "conversations": records(lambda _, name, text: {"from": name, "value": text})})),
     "dialogue": ("a.json", [{"dialogue_id": "d1", "dialogue": records(lambda _, name, text: {"speaker": name, "text": text})}]),
+    "list beside an object": ("a.json", {"about": {"people": [{"name": "x"}]}, "data": records(lambda n, a, b: {"speaker": a, "text": b})}),
     "plain table": ("a.csv", table("speaker,text", TALK)),
     "plain table, semicolons, GB18030": ("a.csv", table("发送人,内容", TALK, ";").encode("gb18030")),
     "separator line": ("a.csv", "sep=;\r\n" + table("发送人,内容", TALK, ";")),

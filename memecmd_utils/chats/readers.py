@@ -212,7 +212,8 @@ def _seen(rows: Sequence[Row]) -> str:
 def _seen_in(content: Table | Json) -> str:
     if isinstance(content, Table):
         return _seen([((), dict.fromkeys(content.rows[content.head], ""))])
-    return next((_seen(rows) for _, rows in _chats_in(content.value, (), "")), "")
+    value = content.value[:200] if isinstance(content.value, list) else content.value
+    return next((_seen(rows) for _, rows in _chats_in(value, (), "")), "")
 
 
 # --- dialogues in the form of a release, `dialogues.jsonl`: a fault names its line and field
@@ -441,11 +442,9 @@ def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[R
     elif isinstance(value, dict) and isinstance(lists := value_at(value, "chats.list"), list):
         yield from _chats_in(lists, (*place, "chats", "list"), name)  # Telegram's whole account
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            if isinstance(inner, dict):
-                yield from _chats_in(inner, (*place, key), name)
-            if isinstance(inner, list) and inner and isinstance(inner[0], dict):
-                yield from _chats_in(inner, (*place, key), str(key).strip() or name)
+        lists = [k for k, v in value.items() if isinstance(v, list) and v and isinstance(v[0], dict)]
+        for key in lists or [k for k, v in value.items() if isinstance(v, dict)]:
+            yield from _chats_in(value[key], (*place, key), (str(key).strip() if lists else "") or name)
 
 
 def _is_message(row: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
     """
     if name in row:
         return row[name]
-    for dot in re.finditer(r"\.", name):
+    for dot in re.finditer(r"\.", name) if "." in name else ():
         inner = row.get(name[: dot.start()])
         if isinstance(inner, str) and inner.startswith("{"):
             inner = parsed(inner)
