@@ -63,12 +63,14 @@ run_option = click.option("--run", default="", help="A finished run; by default 
 @click.pass_obj
 def reproduce(choice: Choice, templates: bool, release: str) -> None:
     """Run those notebooks of the profile that are out of date."""
-    from memecmd_utils import authors, doctor, run_notebook, runs
+    from memecmd_utils import doctor
 
     if release:
         choice = replace(choice, settings=f"{choice.settings} paper_data={shlex.quote(release)}".strip())
     profile = choice.load()
     doctor.check(profile, templates)
+    from memecmd_utils import authors, run_notebook, runs  # seconds: what is missing is told before
+
     name = settings.run_name(profile)
     with run_notebook.held(paths.processed / name):
         settings.settle(profile)

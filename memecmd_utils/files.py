@@ -101,7 +101,7 @@ def mendable_message(error: BaseException) -> str | None:
 HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
 """Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
 TERMINAL_VARIABLE = "MEMECMD_TERMINAL"
-"""Names the terminal on which the kernel of a headless run draws its progress bars; unset where none is."""
+"""Names the terminal on which a headless run's kernel draws its progress bars, or a file for its lines."""
 
 
 def cores() -> int:

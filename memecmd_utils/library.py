@@ -27,6 +27,7 @@ from memecmd_utils import authors, drawing, files, pictures, statistics
 from memecmd_utils.files import cores, paths
 from memecmd_utils.llm.recordings import Recordings, key_of, reading_form
 from memecmd_utils.pictures import ImageRejected, LibraryError, decode
+from memecmd_utils.progress import bar
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Filters, Profile
 
@@ -557,14 +558,12 @@ def _read_all(
     candidates: Sequence[Candidate], profile: Profile, run_dir: Path, ocr: Any, cache: Recordings | None
 ) -> None:
     """Read candidates until there are `max_memes`, note what becomes of each, and write the memes' copies."""
-    from tqdm.auto import tqdm
-
     order = _in_order([c for c in candidates if not c.exit], profile)
     limit, done = profile.library.max_memes or len(order), 0
     ocr_id = (ocr or RapidOcr()).ocr_id
     first_with: dict[str, str] = {}  # SHA-256 -> name
     waiting = iter(order)
-    with tqdm(total=min(limit, len(order)), desc="memes", unit="meme") as bar:
+    with bar(min(limit, len(order)), "memes", "meme") as shown:
         while part := list(islice(waiting, limit - done)):  # what is rejected is made up for
             todo, jobs = [], []
             for candidate in part:
@@ -591,7 +590,7 @@ def _read_all(
                     with files.atomic_path(run_dir / candidate.meme.file) as target:
                         target.write_bytes(reading.normal)
                     done += 1
-                    bar.update()
+                    shown.update()
     copies = {c.meme.file for c in order if c.meme}
     for path in (run_dir / "memes").glob("*"):  # an earlier run had other settings
         if f"memes/{path.name}" not in copies:

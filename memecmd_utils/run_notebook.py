@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatch
 from functools import cache, partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote, unquote
@@ -138,8 +139,10 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
     slots = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
     dead: set[int] = set()
-    inherited = patch.dict(os.environ, kernel_environment(slots))
-    with inherited, ThreadPoolExecutor(slots) as kernels, ThreadPoolExecutor(1) as printer:
+    with ExitStack() as stack:
+        log = stack.enter_context(NamedTemporaryFile("r", prefix="memecmd-", encoding="utf-8"))
+        stack.enter_context(patch.dict(os.environ, kernel_environment(slots, log.name)))
+        kernels, printer = (stack.enter_context(ThreadPoolExecutor(n)) for n in (slots, 1))
         pages = []
         try:
             while waiting or running:
@@ -149,10 +152,15 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
                     waiting.remove(name)
                     print(f"{name} ...", flush=True)
                     running[kernels.submit(run_notebook, run, name, parameters)] = name
-                ended = wait(running, WATCH_S, return_when=FIRST_COMPLETED).done
+                for _ in range(8):  # kernels say in between how far they are
+                    ended = wait(running, WATCH_S / 8, return_when=FIRST_COMPLETED).done
+                    print(log.read(), end="", file=sys.stderr, flush=True)
+                    if ended:
+                        break
                 dead, was_dead = zombies(), set() if ended else dead
                 if dead & was_dead:  # nobody looks after a kernel that ended: its notebook would never end
                     names = ", ".join(sorted(running.values()))
+                    log.close()
                     print(f"error: a kernel died ({names}): run again", file=sys.stderr, flush=True)
                     os._exit(1)  # the thread that waits for it cannot be stopped
                 for future in ended:
@@ -162,6 +170,7 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
             for page in pages:
                 page.result()
         except KeyboardInterrupt:
+            log.close()
             print("stopped; accepted answers are recorded: run again to go on", file=sys.stderr, flush=True)
             os._exit(130)  # no thread is waited for; a kernel ends when its parent is gone
 
@@ -179,19 +188,18 @@ def chain_behind(name: str) -> int:
     return max((1 + chain_behind(other) for other, stage in STAGES.items() if name in stage.after), default=0)
 
 
-def kernel_environment(slots: int) -> dict[str, str]:
-    """Variables that kernels inherit: no screen, this environment's kernel, the terminal for progress."""
+def kernel_environment(slots: int, log: str) -> dict[str, str]:
+    """Variables that kernels inherit: no screen, this environment's kernel, where progress is shown."""
     wanted = {
         "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
         "JUPYTER_PREFER_ENV_PATH": "1",
         HEADLESS_VARIABLE: "1",  # nobody turns a knob: panels show their first position
         # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        TERMINAL_VARIABLE: os.ttyname(sys.stderr.fileno()) if sys.stderr.isatty() else log,
     }
     if slots > 1:  # kernels whose threads wait for one another's cores take twice as long
         wanted["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    if sys.stderr.isatty():
-        wanted[TERMINAL_VARIABLE] = os.ttyname(sys.stderr.fileno())
     return wanted
 
 

@@ -4,14 +4,17 @@ is read out of a reply, and that the example's texts and prompts are those that 
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 from scripted import ScriptedBackend
 
+from memecmd_utils import progress as progress_
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, chat, prompts, replies
 from memecmd_utils.llm.chat import LOST_IN_A_ROW, Chat, progress
@@ -226,15 +229,52 @@ def test_a_fault_ends_what_stands_side_by_side_with_it_and_nothing_else() -> Non
     assert len(asking.backend.requests) == 2, "what was under way"
 
 
-def test_the_bar_says_money_and_trouble(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MEMECMD_TERMINAL", str(tmp_path / "tty"))
+def test_the_bar_says_money_and_trouble_and_its_clock_moves_before_the_first_answer(monkeypatch) -> None:
+    """Tokens under way count; after a while (two minutes) the pace is compared with the estimate."""
+    monkeypatch.setattr(chat, "COMPARED_AFTER_S", 1.0)
+    main, terminal = os.openpty()
+    monkeypatch.setenv("MEMECMD_TERMINAL", os.ttyname(terminal))
     replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
     asking = Chat(ScriptedBackend(replies_), budget=Budget(max_usd=9, usd_out=4))
+    asking.backend.under_way, asking.backend.wait_s, asking.concurrency = lambda: (50, 24), lambda: 27.0, 1
     with progress(asking, 1, "turns", "turn") as bar:
+        asking.usage.calls += 1  # one is under way
+        time.sleep(2.3)
+        early = os.read(main, 100_000).decode()
         chat.run(asking.ask(request(), parse))
         bar()
-    shown = (tmp_path / "tty").read_text(encoding="utf-8")
+    time.sleep(0.1)
+    shown = os.read(main, 100_000).decode()
+    for words in (
+        "turns:   0%",
+        "00:02<?",
+        " tokens/s · 1.0 times the hours of `make cost` · next call in 27 s",
+    ):
+        assert words in early
     assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown
+
+
+def test_a_log_gets_a_plain_line_now_and_then_and_none_for_what_is_short(
+    monkeypatch, tmp_path, capsys
+) -> None:
+    monkeypatch.setattr(progress_, "LOG_S", 0.2)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    for place in ("", str(tmp_path / "log")):  # a command says it itself, a kernel by the run that started it
+        monkeypatch.setenv("MEMECMD_TERMINAL", place)
+        asking = Chat(ScriptedBackend([GOOD] * 9))
+        with progress(asking, 9, "turns", "turn") as bar:
+            bar(2)  # replayed
+            for n in range(3):
+                chat.run(asking.ask(request(n), parse))
+                bar()
+                time.sleep(0.15)
+        with progress(asking, 1, "short", "turn") as bar:
+            bar()
+        told = Path(place).read_text(encoding="utf-8") if place else capsys.readouterr().err
+        lines = told.splitlines()
+        assert len(lines) == 3 and lines[-1].startswith("turns: 5 of 9, 00:00 gone, 00:00 to go, ")
+        assert lines[-1].endswith("turn/s, 0.0 tokens/s")
+        assert "\r" not in told and "short" not in told
 
 
 # --- replies ------------------------------------------------------------------------------------------

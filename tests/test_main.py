@@ -1,5 +1,6 @@
 """The command line: an error that a user can mend is one line, any other shows where it broke."""
 
+import os
 import subprocess
 import sys
 
@@ -40,6 +41,15 @@ def test_a_fault_of_the_package_shows_where_it_broke(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor, "report", fail)
     with pytest.raises(ZeroDivisionError):
         commands.main(["doctor"])
+
+
+def test_missing_weights_are_told_before_notebooks_are_loaded(tmp_path) -> None:
+    code = "import sys; from memecmd_utils import __main__ as command\n"
+    code += "try: command.main(['--profile', 'local', 'reproduce'])\n"
+    code += "finally: print('nbformat' in sys.modules, 'memecmd_utils.run_notebook' in sys.modules)"
+    kept = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PROFILE": "", "SET": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=kept, check=False)
+    assert done.returncode == 2 and done.stdout == "False False\n" and "make local-llm" in done.stderr
 
 
 def test_the_command_starts_without_heavy_packages() -> None:

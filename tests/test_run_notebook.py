@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from memecmd_utils import run_notebook, runs
-from memecmd_utils.files import paths
+from memecmd_utils.files import TERMINAL_VARIABLE, paths
 from memecmd_utils.run_notebook import NotebookFailed
 from memecmd_utils.runs import STAGES, Stage
 from memecmd_utils.settings import Profile, load_profile
@@ -50,6 +50,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
     run_notebook.note_inputs(run)
     yield run
     run_notebook.lessons.cache_clear()
+
+
+def test_what_kernels_say_of_their_progress_is_in_the_log_of_the_run(run, monkeypatch, capsys) -> None:
+    def kernel(run: runs.Run, name: str, parameters: dict) -> float:
+        with Path(os.environ[TERMINAL_VARIABLE]).open("a") as log:
+            print(f"{name}: 3 of 24", file=log, flush=True)
+        return 1.0
+
+    monkeypatch.setattr(run_notebook, "run_notebook", kernel)
+    monkeypatch.setattr(run_notebook, "write_page", lambda path: None)
+    run_notebook.run_stages(run, ["one", "two"], PARAMETERS)
+    assert capsys.readouterr().err == "one: 3 of 24\ntwo: 3 of 24\n"
 
 
 def test_all_notebooks_are_stages_and_follow_what_they_read() -> None:

@@ -25,6 +25,7 @@ from memecmd_utils.chats.turns import (
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.embedders import embedder_of
+from memecmd_utils.llm import local_model
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.retrieval import LEARNED, RERANKED
 from memecmd_utils.runs import Run
@@ -70,6 +71,8 @@ def insert_file(
     if strategy not in get_args(Strategy):
         raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
     _check_output(source, target, export, given)
+    if asking.profile.models.llm == "local" and (strategy == RERANKED or _lack_summaries(export.chats)):
+        local_model.check(asking.profile.models.local_model)  # before the library is read
     library = open_library(run, asking)
     before = runs.spent(asking).total("usd")
     chats, writers = _summed_up(export.chats, asking, run.name)
@@ -192,6 +195,10 @@ def _lines(placed: Placement, dialogue: Dialogue) -> tuple[str, ...]:
 
 
 # --- summaries and memes
+
+
+def _lack_summaries(conversations: Sequence[Conversation]) -> bool:
+    return any(next(missing(chat.name, spoken_turns(chat)), None) for chat in conversations)
 
 
 def _summed_up(conversations: Sequence[Conversation], asking: Run, library: str) -> tuple[list[Chat], str]:

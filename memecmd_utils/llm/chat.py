@@ -13,15 +13,13 @@ All three are in the usage of a run as "tried again".
 
 import asyncio
 import math
-import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
-from memecmd_utils.files import TERMINAL_VARIABLE
-from memecmd_utils.llm import prompts
+from memecmd_utils.llm import prompts, spending
 from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.recordings import Outcome
 from memecmd_utils.llm.replies import garbled
@@ -38,6 +36,7 @@ from memecmd_utils.llm.types import (
     Request,
     UnusableReply,
 )
+from memecmd_utils.progress import bar
 
 T = TypeVar("T")
 Bar = Callable[..., None]
@@ -52,6 +51,7 @@ LOST_IN_A_ROW = 5
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
 NOTHING_USABLE = 20
 """Answers of which one at least has to be usable, else the rest would be as these."""
+COMPARED_AFTER_S = 120.0
 
 
 class Chat:
@@ -333,24 +333,37 @@ def run(work: Awaitable[T]) -> T:
 
 @contextmanager
 def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
-    """A progress bar for what asks `chat`, with money and what was tried again beside it."""
-    import tqdm
-    import tqdm.auto  # looks for widgets, which takes a while
+    """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it.
 
-    def count(n: int = 1) -> None:
-        usage, budget, parts = chat.usage, chat.budget, []
+    After `COMPARED_AFTER_S` seconds it says how the time compares with the estimate of `make cost`. Its clock
+    starts with the first call: what is replayed tells no pace.
+    """
+    usage, budget = chat.usage, chat.budget
+    before = usage.calls, usage.tokens_in, usage.tokens_out
+
+    def words(shown: Any) -> str:
+        parts, elapsed = [], shown.format_dict["elapsed"]
+        calls, reading, writing = usage.calls - before[0], *chat.backend.under_way()
+        read, written = usage.tokens_in - before[1] + reading, usage.tokens_out - before[2] + writing
+        if calls:
+            parts.append(f"{written / max(elapsed, 1):.1f} tokens/s")
+        how = chat.backend.repeats, chat.concurrency, chat.backend.least_apart_s
+        reckoned = spending.reckoned_seconds(calls, read, written, *how)
+        if elapsed >= COMPARED_AFTER_S and reckoned:
+            parts.append(f"{elapsed / reckoned:.1f} times the hours of `make cost`")
+        if (wait := chat.backend.wait_s()) > 1:
+            parts.append(f"next call in {wait:.0f} s")
         if (usd := budget.spent.total("usd")) or budget.max_usd:
             parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))
         if usage.retries:
             parts.append(f"{usage.retries.total():,} tried again")
-        bar.set_postfix_str(" · ".join(parts), refresh=n == 0)
-        bar.update(n)
+        return " · ".join(parts)
 
-    kind, options = tqdm.auto.tqdm, {"total": total, "desc": label, "unit": unit}
-    with ExitStack() as closing:
-        if terminal := os.environ.get(TERMINAL_VARIABLE):  # of a headless run
-            options["file"] = closing.enter_context(Path(terminal).open("w"))
-            kind = tqdm.tqdm
-        bar = closing.enter_context(kind(**options))
-        closing.callback(count, 0)
+    with bar(total, label, unit, words) as shown:
+
+        def count(n: int = 1) -> None:
+            shown.update(n)
+            if usage.calls == before[0]:
+                shown.start_t, shown.initial = time.time(), shown.n
+
         yield count

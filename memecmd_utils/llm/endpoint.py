@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -143,6 +144,7 @@ class OpenAIBackend(Backend):
         self._in_a_row: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.pace = pace_of(endpoint.base_url, endpoint.key_env, max_rpm)
+        self.least_apart_s = self.pace.least
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply, or one whose `finish_reason` says why there is none (see `Backend`)."""
@@ -183,6 +185,10 @@ class OpenAIBackend(Backend):
                 shown = self.shown(answer if isinstance(answer, str) else json.dumps(answer))
                 raise EndpointError(f"what {self._where} sends is not a chat completion: {shown}")
         return reply
+
+    def wait_s(self) -> float:
+        """Seconds until the next request may go out, at the endpoint's pace."""
+        return self.pace.ready_at - time.monotonic()
 
     def forms(self, request: Request) -> list[str]:
         """The forms in which a reply to this request may be asked for, the surest first."""

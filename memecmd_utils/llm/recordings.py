@@ -11,7 +11,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from memecmd_utils import files
 from memecmd_utils.files import MemecmdError
+from memecmd_utils.progress import bar
 
 Outcome = Literal[
     "accepted", "violations", "unusable", "refusal", "length", "filtered", "rejected", "failed", "unrecorded"
@@ -205,8 +206,6 @@ class RecordedVectors:
         It gets `batch` items at a time (`BATCH` by default), sorted by `size`, largest first, so that those
         of one batch are alike. Unless it may `compute`, what is missing raises `RecordingMiss`.
         """
-        from tqdm.auto import tqdm  # looks for widgets, which takes a while
-
         missing = list({k: i for k, i in zip(keys, items, strict=True) if k not in self._vectors}.items())
         if missing and not self.compute:
             raise RecordingMiss(
@@ -216,11 +215,12 @@ class RecordedVectors:
         if size is not None:
             missing.sort(key=lambda pair: size(pair[1]), reverse=True)
         few, batch = len(missing) <= BATCH, batch or BATCH
-        with tqdm(total=len(missing), desc=f"{kind} by {self.name}", disable=few) as bar:
+        with nullcontext() if few else bar(len(missing), f"{kind} by {self.name}", "vector") as shown:
             for start in range(0, len(missing), batch):
                 part = dict(missing[start : start + batch])
                 self._add(list(part), encode(list(part.values())), kind)
-                bar.update(len(part))
+                if shown is not None:
+                    shown.update(len(part))
         if not keys:
             return np.empty((0, len(next(iter(self._vectors.values()), ()))), dtype=np.float32)
         return normalise(np.stack([self._vectors[key] for key in keys]).astype(np.float32))

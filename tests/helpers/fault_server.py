@@ -39,17 +39,18 @@ def error(message: str, **more: Any) -> dict[str, Any]:
 
 class Answer:
     """Status, body and headers. `wait_s` comes before them; `reset` breaks the connection in their place,
-    `hang` sends nothing while the server runs, `cut` sends half of the body.
+    `hang` sends nothing while the server runs, `cut` sends half of the body, `cut_at` so many bytes of it.
     """
 
     def __init__(
         self, body: Any = "", status: int = 200, kind: str = "application/json", reset: bool = False,
-        cut: bool = False, hang: bool = False, wait_s: float = 0.0, **headers: str,
+        cut: bool = False, hang: bool = False, wait_s: float = 0.0, cut_at: int | None = None, **headers: str,
     ) -> None:  # fmt: skip
         self.status, self.kind, self.wait_s = status, kind, wait_s
-        self.reset, self.cut, self.hang = reset, cut, hang
+        self.reset, self.hang = reset, hang
         text = body if isinstance(body, str | bytes) else json.dumps(body)
         self.body = text.encode() if isinstance(text, str) else text
+        self.sent = self.body[: len(self.body) // 2 if cut else cut_at]
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
 
 
@@ -100,7 +101,7 @@ class FaultServer:
             else:
                 answer = self.script(body) if callable(self.script) else next(self.script)
         self._ended.wait(None if answer.hang else answer.wait_s)
-        handler.close_connection = answer.hang or answer.cut or answer.reset
+        handler.close_connection = answer.hang or answer.reset or answer.sent != answer.body
         if answer.reset:  # a linger of zero sends RST instead of FIN
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.connection.close()
@@ -110,7 +111,7 @@ class FaultServer:
             for key, value in (usual | answer.headers).items():
                 handler.send_header(key, value)
             handler.end_headers()
-            handler.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
+            handler.wfile.write(answer.sent)
 
     def serve(self) -> None:
         self._http.serve_forever(poll_interval=0.01)
