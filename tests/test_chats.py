@@ -201,6 +201,11 @@ EXPORTS = {
         "하루 님과 카카오톡 대화\n저장한 날짜 : 2024년 3월 2일 오전 10:00\n\n2024년 3월 1일 오후 2:30\n"
         + lines("2024년 3월 1일 오후 2:3{n}, {name} : {text}\n") + "2024년 3월 1일 오후 2:38, 阿泽님이 나갔습니다.\n",
     ),
+    "KakaoTalk on Android in English": (
+        "a.txt",
+        "x KakaoTalk Chats\nDate Saved: March 2, 2024 at 9:00 AM\n\n\nMarch 1, 2024 at 2:30 PM\n"
+        + lines("March 1, 2024 at 2:3{n} PM, {name} : {text}\n") + "March 1, 2024 at 2:38 PM, 阿泽 left.\n",
+    ),
     "KakaoTalk on iPhones": (
         "a.txt",
         "Talk_2024.3.2 10:00-1.txt\n저장한 날짜 : 2024. 3. 2. 오전 10:00\n\n2024년 3월 1일 금요일\n"
@@ -223,6 +228,8 @@ EXPORTS = {
     ))),
     "WeChat, copied": ("a.txt", lines("{name} [2024-03-01 12:0{n}:00]\n{text}\n\n") + "阿泽 [2024-03-01 12:09:00]\n[图片]\n"),
     "WeChat, copied in lines": ("a.txt", "[2024年3月1日 11:58]\n" + lines("[12:0{n}] {name}：{text}\n")),
+    "WeChat, times behind names": ("a.txt", lines("{name}：[12:0{n}] {text}\n")),
+    "names and times in brackets": ("a.txt", lines("[{name}][2024-03-01 12:0{n}:00] {text}\n")),
     "WeChat, copied with round brackets": ("a.txt", lines("{name}（2024年3月1日 12:0{n}）：{text}\n")),
     "WeChat, times between lines": ("a.txt", lines("[12:0{n}]\n{name}: {text}\n")),
     "WeChat, mailed": ("a.txt", "—————  2024-03-01  —————\n\n\n" + lines("{name}  下午12:0{n}\n\n{text}\n\n\n")),
@@ -235,6 +242,7 @@ EXPORTS = {
         "a.txt",
         lines("01.03.24, 12:0{n} - {name}: 00ff11ee22dd33cc44bb55aa66998877.jpg (Datei angehängt)\n{text}\n")
         + "01.03.24, 12:07 - 阿泽: Mein Brief.pdf (Datei angehängt)\n01.03.24, 12:08 - 阿泽: STK-20240301-WA0003.webp (fichier ajouté)\n"
+        + "01.03.24, 12:08 - 阿泽: UMFRAGE:\nPizza?\nOPTION: ja (1 Stimme)\nOPTION: nein (0 Stimmen)\n"
         + "01.03.24, 12:09 - 阿泽: Diese Nachricht wurde gelöscht.\n",
     ),
     "WhatsApp, iPhone with files": (
@@ -545,6 +553,7 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body.words"),
         ("a.csv", table("speaker,text", [(name, json.dumps([{"type": "text"}])) for name, _ in TALK]), "which nobody says"),
         ("a.csv", table("speaker,text", [(name, f"[pic:{n}] 好") for n, (name, _) in enumerate(TALK)]), r"a text holds '\[pic:0\]'"),
+        ("a.txt", lines("{name}: {text} [12:0{n}]\n"), r"a text holds '\[12:00\]'"),
         ("a.txt", "走吧，天黑了。\n好，等等我。\n快点，要下雨了。\n", "this form is not known"),
         ("a.txt", "他说：“走吧。”\n她笑道：“好。”\n他说：“快一点。”\n", "this form is not known"),
         ("a.txt", "姓名: 小美\n年龄: 20\n电话: 1234\n地址: 北京\n邮箱: a\n", "this form is not known"),

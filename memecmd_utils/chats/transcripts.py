@@ -9,25 +9,17 @@ from typing import NamedTuple
 from memecmd_utils.chats.turns import ME, OTHER, Message
 from memecmd_utils.chats.words import known, spoken_text
 
-COMPUTER_LINE = "LINE on a computer"
-
 
 class Form(NamedTuple):
-    """How one tool writes a chat as text, in regular expressions."""
+    """How one tool writes a chat as text; `data/chat_layouts.yaml` says what each pattern means."""
 
     tool: str
     head: str
-    """What stands before the words of a message, with its `speaker`; without one it is a note of the app."""
     above: str = r"\s*"
-    """All that may stand above the first message."""
     stop: str = r"\Z"
-    """A line that is no longer part of the words."""
     skip: str = r"\Z"
-    """What is no part of the words, but stands among them."""
     silent: str = r"\s*"
-    """Words that stand for a picture or a note."""
     accounts: bool = False
-    """Whether a number or an address stands beside the speaker's name."""
 
 
 @cache
@@ -48,7 +40,7 @@ def _forms() -> list[Form]:
 def parse(text: str) -> tuple[str, list[Message]] | None:
     """The tool that wrote a text, and its messages; None where no tool's form fits."""
     for form in _forms():
-        pattern = _whole_names(form, text) if form.tool == COMPUTER_LINE else form.head
+        pattern = _whole_names(form, text) if form.tool == "LINE on a computer" else form.head
         heads = list(re.finditer(pattern, text, re.MULTILINE))
         if form.tool == "name: text":
             heads = _regular(heads, text)

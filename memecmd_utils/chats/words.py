@@ -86,9 +86,10 @@ def time_of(value: Any) -> float | str | None:
 # --- what is no text: what stands for a picture, a file, a call; a quoted message; codes
 
 CODE = re.compile(
-    r"\[[A-Za-z][\w.-]*[:=][^\s\[\]][^\[\]\n]*\]|<a?:\w+:\d+>|<[@#][!&]?\w+>|\[CQ:|\A\s*\[?\s*\{\s*\"\w+\"\s*:"
+    r"\[[A-Za-z][\w.-]*[:=][^\s\[\]][^\[\]\n]*\]|\[CQ:|<a?:\w+:\d+>|<[@#][!&]?\w+>|"
+    r"\[(?:[^\[\]\n]* )?\d{1,2}:\d{2}(?::\d{2})?\]|\A\s*\[?\s*\{\s*\"\w+\"\s*:"
 )
-"""What a program writes for a face, a mention or a picture: `[pic:1.png]`, `<:smile:123>`; or JSON."""
+"""What a program writes for a face, a mention, a time: `[pic:1.png]`, `<:smile:123>`, `[12:00]`; or JSON."""
 _CQ = re.compile(r"\[CQ:(?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*\]")
 _QUOTE = re.compile(
     r"\A(?:>.*(?:\n|\Z))+|\A\[(?:回复|引用)[^\]]*\]\s*|\n\s*(?:引用\s*[:：]|\[引用\])[\s\S]*\Z|\s*\[引用[^\]]*\]\s*\Z"
