@@ -18,7 +18,7 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 MEMECMD := $(PY) -m memecmd_utils
 
-.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement leaderboard library-sources paper-data collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
+.PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement grading-page leaderboard library-sources paper-data collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
 .DEFAULT_GOAL := help
 
 USAGE := make TARGET [PROFILE=example|local|openai|paper|authors] [SET="key=value ..."]
@@ -76,7 +76,11 @@ insert-memes: $(READY)
 fit-placement: $(READY)
 	@$(MEMECMD) fit-placement --run "$$RUN" -- "$$GRADES"
 
-#+ Score your ranking of memes next to the package's: ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
+#+ Make a page to grade memes in a run's chats by key (0, 1, 2); it gives the table that fit-placement takes [RUN=example]
+grading-page: $(READY)
+	@$(MEMECMD) grading-page --run "$$RUN"
+
+#+ Score your ranking of memes next to the package's (train on split example, test on both untouched): ENTRY="my.trec my.py" [NAME=... RUN=example GRADES=... RELEASE=DIR MOD=...]
 leaderboard: $(READY)
 	@$(MEMECMD) leaderboard --name "$$NAME" --run "$$RUN" --grades "$$GRADES" --release "$$RELEASE" --mod "$$MOD"
 

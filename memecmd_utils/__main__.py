@@ -201,28 +201,40 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None))
 
 
+@cli.command("grading-page")
+@run_option
+@click.pass_obj
+def grading_page(choice: Choice, run: str) -> None:
+    """Make a page to grade memes in a run's chats by key; it gives the table of fit-placement."""
+    from memecmd_utils import benchmark
+
+    click.echo(benchmark.grading_page(choice.run(run)))
+
+
 @cli.command()
 @click.argument("entries", nargs=-1)
 @click.option("--name", default="", help="The entry's name; by default its file's name.")
 @run_option
-@click.option("--grades", default="", help="A CSV of dialogue_id, turn, meme_id, grade.")
+@click.option("--grades", default="", help="A CSV of dialogue_id, turn, meme_id, grade, for what has none.")
 @click.option("--release", default="", help="A release whose benchmark to use instead of the run's.")
 @click.option("--mod", default="", help="A file or folder of MOD to use instead of the run's benchmark.")
 @click.pass_obj
 def leaderboard(
     choice: Choice, entries: Sequence[str], name: str, run: str, grades: str, release: str, mod: str
 ) -> None:
-    """Score ENTRIES (TREC runs or Python files) next to the package's systems."""
+    """Score ENTRIES (TREC runs or Python files) next to the package's systems.
+
+    The split example is for training, both untouched ones are for testing.
+    """
     from memecmd_utils import benchmark
 
     entries = entries or shlex.split(os.environ.get("ENTRY", ""))  # as make exports it
-    named = (choice.profile, choice.settings)
+    named, given = (choice.profile, choice.settings), Path(grades).expanduser() if grades else None
     if mod:
         click.echo(benchmark.score_mod(Path(mod).expanduser(), *named, run, entries, name))
     elif release:
-        click.echo(benchmark.score_release(Path(release).expanduser(), *named, entries, name))
+        click.echo(benchmark.score_release(Path(release).expanduser(), *named, entries, name, given))
     else:
-        given = Path(grades).expanduser() if grades else None
         click.echo(benchmark.score_run(choice.run(run), entries, name, given))
 
 

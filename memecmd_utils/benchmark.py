@@ -4,20 +4,24 @@ A split has memes, turns to rank them for, and grades. `write` makes a folder of
 back: nothing else of a run is needed to rank memes and to be measured.
 """
 
+import gzip
 import importlib.util
 import json
 import re
+import zlib
+from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from tqdm.auto import tqdm
 
-from memecmd_utils import files, grades, learned, retrieval, runs, statistics
-from memecmd_utils.chats import asking_run, library_run
+from memecmd_utils import files, grades, learned, people, pictures, retrieval, runs, statistics
+from memecmd_utils.chats import asking_run, formats, library_run
 from memecmd_utils.chats.turns import (
     HISTORY_TURNS,
     Context,
@@ -30,28 +34,48 @@ from memecmd_utils.chats.turns import (
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import prompts
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Annotation, Meme
-from memecmd_utils.splits import CONTEXT_TURNS, Split, splits_of_run
+from memecmd_utils.schemas import Annotation, Meme, Placement
+from memecmd_utils.splits import CONTEXT_TURNS, PURPOSES, Split, splits_of_run
 from memecmd_utils.studies import landing
-from memecmd_utils.studies.landing import PAPER
+from memecmd_utils.studies.landing import GREEDY, PAPER
 
 DEPTH = 20
 """Memes of a turn that are measured."""
 MEASURES = ("R@1", "R@5", f"MRR@{DEPTH}", "nDCG@5", "judged@5")
-"""Columns of the leaderboard."""
+"""Columns of the leaderboard that say how good a whole ranking is."""
+NET, GRADED, BY_CHANCE = "landing - unfit a chat", "nDCG@5 of graded memes", "random nDCG@5"
+"""Its first column, by which systems are ordered; the two by which a system is told from chance."""
+JUDGED = 0.9
+"""Share of memes with a grade below which systems are not compared: what nobody graded is no miss."""
+LANDS = 4
+"""Score (0-4) of a meme that all graders gave a 2."""
 NONE = "none"
 """Stands in the place of a meme in a run file: at this turn no meme is sent."""
 EMPTY = "…"
 """What a meme without words, and a turn without any, are compared by: some embedders refuse an empty text."""
 FILE = "leaderboard.json"
-SHOWN = ("system", "kind", *MEASURES, "difference", "p Holm", "dialogues")
+SHOWN = (
+    "system", NET, "rate", "lands", "specificity", "nDCG@5", BY_CHANCE, "above chance", "ungraded",
+    "difference", "p Holm",
+)  # fmt: skip
 """Columns that the terminal shows."""
+POOLED = 2
+"""Memes of a turn that a page for grading takes from the paper's score, and as many drawn at random."""
 Ranking = dict[str, list[str]]
-"""Turn -> memes, the best first."""
+"""Turn -> memes, the best first; an empty list abstains."""
 
 
 class BenchmarkError(MemecmdError, ValueError):
     """A benchmark or an entry that cannot be read or made; the message says what is wrong and where."""
+
+
+class System(NamedTuple):
+    """Whoever ranks memes: its `kind` is package, function or file."""
+
+    kind: str
+    ranking: Ranking
+    sends: frozenset[str] | None = None
+    """Turns at which its first meme is sent, by its gate; none: wherever it ranks any."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +110,20 @@ class Benchmark:
     def asked(self) -> pd.DataFrame:
         """The turns of `qrels`, which every entry has to rank memes for."""
         return self.turns[self.turns["id"].isin(self.relevant)]
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Score [turns with any judgement, memes] of every meme; nan where nobody graded."""
+        judged = self.judgements.drop_duplicates(["query-id", "corpus-id"], keep="last")
+        at = judged.pivot(index="query-id", columns="corpus-id", values="score")
+        turns = self.turns["id"][self.turns["id"].isin(at.index)]
+        table = at.reindex(index=turns, columns=self.memes["id"]).astype(float)
+        return table.fillna(0.0) if self.is_closed else table
+
+    @cached_property
+    def is_closed(self) -> bool:
+        """Whether the meme that was really sent is the one right answer (MOD), so that no grade lacks."""
+        return {*self.judgements["batch"]} == {"sent"}
 
 
 def _turn(
@@ -152,9 +190,8 @@ def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
         _write_lines(place / "qrels" / "test.jsonl", split.qrels.to_dict("records"))
         files.write_text(place / "judgements.tsv", _tsv(split.judgements))
     card = files.templates(thousands="{:,}".format).get_template("benchmark_card.md.j2")
-    files.write_text(
-        folder / "README.md", card.render(splits=benchmarks, relevant=grades.RELEVANT, depth=DEPTH)
-    )
+    about = {"relevant": grades.RELEVANT, "depth": DEPTH, "purposes": PURPOSES}
+    files.write_text(folder / "README.md", card.render(splits=benchmarks, **about))
 
 
 def _tsv(table: pd.DataFrame) -> str:
@@ -185,8 +222,11 @@ def read(folder: Path) -> list[Benchmark]:
 # --- Systems of the package, and entries
 
 
-def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
-    """The caption baseline, and with summaries the paper's score (Eq. 22) and each of its terms alone."""
+def package_systems(split: Benchmark, run: Run) -> dict[str, System]:
+    """The caption baseline, and with summaries the paper's score (Eq. 22) and each of its terms alone.
+
+    They rank memes for all turns, and send one at every turn.
+    """
     profile, encode = run.profile, learned.on_this_machine(run).embedder().encode
     turns, memes = split.turns.replace("", EMPTY), split.memes.replace("", EMPTY)
     contexts, captions = encode([*turns["context"]], "query"), encode([*memes["caption"]], "document")
@@ -199,29 +239,44 @@ def package_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
         terms = retrieval.component_matrices(index, queries)
         scores[PAPER] = retrieval.combine(terms, profile.retrieval.weights)
         scores |= {f"{part} alone": term for part, term in zip(grades.PARTS, terms, strict=True)}
-    return {name: ranked(matrix, split) for name, matrix in scores.items()}
+    return {name: System("package", ranked(matrix, split)) for name, matrix in scores.items()}
 
 
-def saved_systems(split: Benchmark, run: Run) -> dict[str, Ranking]:
-    """The rankings that notebook 04c saved, every turn by what did not see its dialogue."""
+def random_system(split: Benchmark, seed: int) -> System:
+    """The random ranking whose top was graded with the pool of the example."""
+    keys = zip(split.turns["dialogue"], split.turns["turn"], strict=True)
+    drawn = split.memes["id"].to_numpy()[grades.random_order(keys, len(split.memes), seed)].tolist()
+    return System("package", dict(zip(split.turns["id"], drawn, strict=True)))
+
+
+def with_saved_systems(systems: Mapping[str, System], split: Benchmark, run: Run) -> dict[str, System]:
+    """Beside `systems` those of notebook 04c, every turn by what did not see its dialogue.
+
+    Whoever has a gate, the paper's score, too, sends where it lets a meme through.
+    """
     saved = landing.saved_rankings(run, split.name)
-    if saved is None or not {*split.memes["id"]} <= {*saved[1]}:
-        return {}
-    place = {meme: column for column, meme in enumerate(saved[1])}
-    columns = [place[meme] for meme in split.memes["id"]]
-    rows = {who: scores[:, columns] for who, scores in saved[0].items() if len(scores) == len(split.turns)}
-    return {who: ranked(scores, split) for who, scores in rows.items() if who != PAPER}
+    if saved is None or not {*split.memes["id"]} <= {*saved.meme_ids}:
+        return {**systems}
+    place = {meme: column for column, meme in enumerate(saved.meme_ids)}
+    columns, turns = [place[meme] for meme in split.memes["id"]], split.turns["id"]
+    found = dict(systems)
+    for who, scores in saved.scores.items():
+        if len(scores) == len(turns):
+            mask = saved.sends.get(GREEDY if who == PAPER else who)
+            ranking = systems[who].ranking if who in systems else ranked(scores[:, columns], split)
+            found[who] = System("package", ranking, None if mask is None else frozenset(turns[mask]))
+    return found
 
 
 def ranked(scores: np.ndarray, split: Benchmark) -> Ranking:
-    """The first `DEPTH` memes of every asked turn, from scores of all turns and memes; equal ones by id.
+    """All memes of every turn, from scores of all turns and memes, the best first; equal ones by id.
 
     A meme with -inf is not ranked.
     """
-    order, ids = retrieval.order(scores, [*split.memes["id"]])[:, :DEPTH], split.memes["id"].to_numpy()
+    order, ids = retrieval.order(scores, [*split.memes["id"]]), split.memes["id"].to_numpy()
     named = np.isfinite(np.take_along_axis(scores, order, axis=1))
     rows = zip(split.turns["id"], order, named, strict=True)
-    return {turn: ids[memes[there]].tolist() for turn, memes, there in rows if turn in split.relevant}
+    return {turn: ids[memes[there]].tolist() for turn, memes, there in rows}
 
 
 def rank_by_entry(path: Path, split: Benchmark, known: set[str]) -> Ranking | None:
@@ -240,21 +295,29 @@ def rank_by_entry(path: Path, split: Benchmark, known: set[str]) -> Ranking | No
         return None
     if missing := [turn for turn in split.relevant if scores.get(turn) is None]:
         counts = f"{len(missing):,} of {len(split.relevant):,} turns of split {split.name} have no meme"
-        raise BenchmarkError(f"entry {path.name}: {counts}: {', '.join(missing[:3])}")
-    asked = ((turn, scores[turn]) for turn in split.relevant)
-    return {turn: sorted(of_memes, key=lambda m: (-of_memes[m], m))[:DEPTH] for turn, of_memes in asked}
+        raise BenchmarkError(
+            f"entry {path.name}: {counts}: {', '.join(missing[:3])} (`{NONE}` sends none at a turn)"
+        )
+    return {turn: sorted(known, key=lambda m: (-known[m], m)) for turn, known in scores.items()}
 
 
 def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:
     """Scores of a TREC run: `query-id Q0 corpus-id rank score tag`, a line a meme, in any order."""
     memes, mine = set(split.memes["id"]), set(split.turns["id"])
     scores: dict[str, dict[str, float]] = {}
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    for number, line in enumerate(text.splitlines(), start=1):
+    data = path.read_bytes()
+    try:
+        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        text, _ = formats.decode(data, path.name)
+    except (OSError, EOFError, zlib.error, MemecmdError) as error:
+        raise BenchmarkError(f"entry {path.name}: no TREC run in UTF-8 or UTF-16, nor one as gzip") from error
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         try:
             if not line.strip():
                 continue
-            turn, _, meme, _, score, _ = line.split()
+            if len(fields := line.split()) != 6:
+                raise ValueError("a line is `query-id Q0 corpus-id rank score tag`")
+            turn, _, meme, _, score, _ = fields
             if turn in mine and meme == NONE:
                 scores.setdefault(turn, {})
             elif turn in mine and meme in memes and np.isfinite(float(score)):
@@ -268,19 +331,35 @@ def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[
     return None if text.strip() and not scores else scores
 
 
+def _records(table: pd.DataFrame, name: str) -> list[Any]:
+    """Rows as named tuples that an entry may also ask by key: `turn.context`, `turn["context"]`."""
+    base = namedtuple(name, table.columns)
+
+    def get(row: Any, key: Any) -> Any:
+        return getattr(row, key) if isinstance(key, str) else tuple.__getitem__(row, key)
+
+    kind = type(name, (base,), {"__getitem__": get})
+    return [kind(*row) for row in table.itertuples(index=False)]
+
+
 def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
-    """Scores of a Python file's `rank(turn, memes)`: a number for each meme, the best highest."""
+    """Scores of a Python file's `rank(turn, memes)`: a number for each meme, the best highest.
+
+    It abstains at a turn by an empty list or None.
+    """
     spec = importlib.util.spec_from_file_location(f"leaderboard_entry_{path.stem}", path)
     module, where = importlib.util.module_from_spec(spec), f"entry {path.name}"
-    memes, scores = tuple(split.memes.itertuples(index=False, name="Meme")), {}
+    memes, scores = tuple(_records(split.memes, "Meme")), {}
+    turns = _records(split.turns[split.turns["id"].isin(split.scores.index)], "Turn")
     try:
         spec.loader.exec_module(module)
-        for turn in split.asked.itertuples(index=False, name="Turn"):
+        for turn in tqdm(turns, desc=f"{path.stem} on {split.name}", unit="turn"):
             where = f"entry {path.name}, turn {turn.id}"
-            row = np.asarray(module.rank(turn, memes), dtype=np.float64)
-            if row.shape != (len(memes),) or not np.isfinite(row).all():
+            given = module.rank(turn, memes)
+            row = np.asarray([] if given is None else given, dtype=np.float64)
+            if row.size and (row.shape != (len(memes),) or not np.isfinite(row).all()):
                 raise ValueError(f"{row.size:,} scores for {len(memes):,} memes, or no finite ones")
-            scores[turn.id] = dict(zip(split.memes["id"], row.tolist(), strict=True))
+            scores[turn.id] = dict(zip(split.memes["id"], row.tolist(), strict=True)) if row.size else {}
     except (Exception, SystemExit) as error:  # a stranger's code
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise BenchmarkError(f"{where}: rank(turn, memes) gives no scores: {text}") from error
@@ -290,60 +369,151 @@ def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
 # --- The leaderboard
 
 
-def table(split: Benchmark, systems: Mapping[str, tuple[str, Ranking]], seed: int) -> pd.DataFrame:
-    """A row a system (name -> kind and ranking), the best nDCG@5 first, with intervals over dialogues.
+def as_sender(split: Benchmark, system: System) -> dict[str, Any]:
+    """What the memes that a system sends are worth, at the turns with any grade.
 
-    Beside them the random ranking whose top was graded with the pool of the example. The difference in nDCG@5
-    is that to the paper's score (to the caption baseline where there is none), paired by turn; `p Holm`
-    corrects for all systems of the split.
+    `NET`: memes that land, less those that do not fit, a chat, with its interval over chats; whoever never
+    sends has 0. rate: share of the turns with a meme. lands: share of the memes. specificity: fits, less how
+    often the same meme fits at other turns. A meme that nobody graded counts in rate and `ungraded` alone;
+    with more of them than `JUDGED` allows, the others are nan.
+    """
+    sends, known = system.ranking if system.sends is None else system.sends, split.scores.to_numpy()
+    at = [turn for turn in split.scores.index if turn in sends and system.ranking.get(turn)]
+    rows = split.scores.index.get_indexer(at)
+    columns = split.scores.columns.get_indexer([system.ranking[turn][0] for turn in at])
+    turns = split.turns.set_index("id")["dialogue"]
+    chats, chat = list(dict.fromkeys(turns[split.scores.index])), turns[at].to_numpy()
+    score, fits = known[rows, columns], known >= grades.RELEVANT
+    is_graded, lands = np.isfinite(score), score == LANDS
+    worth = 1.0 * lands - (score < grades.RELEVANT)
+    by_chat = pd.Series(worth, chat).groupby(level=0).sum().reindex(chats, fill_value=0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        others = np.isfinite(known).sum(axis=0)[columns] - 1
+        specific = fits[rows, columns] - (fits.sum(axis=0)[columns] - fits[rows, columns]) / others
+    specific = specific[is_graded & (others > 0)]
+    ungraded = 1 - is_graded.mean() if at else 0.0
+    told = slice(None) if ungraded <= 1 - JUDGED else slice(0)
+    return {
+        NET: statistics.cluster_mean(by_chat[told].tolist(), chats[told], statistics.DIFFERENCE),
+        "rate": len(at) / len(split.scores),
+        "lands": statistics.cluster_mean(lands[is_graded][told], chat[is_graded][told], statistics.SHARE),
+        "specificity": specific[told].mean() if len(specific[told]) else np.nan,
+        "ungraded": ungraded,
+    }
+
+
+def of_graded_memes(split: Benchmark, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """nDCG@5 of a ranking without the memes that nobody graded, and of as many of the others at random.
+
+    Both [turns of `qrels`]. The second is an expectation: what an order that knows nothing gets.
+    """
+    kept, by_chance = {}, []
+    discounts = 1 / np.log2(np.arange(grades.DEPTH) + 2)
+    for turn, known in split.relevant.items():
+        kept[turn] = [meme for meme in ranking.get(turn, []) if meme in known][: grades.DEPTH]
+        best = np.sort([*known.values()])[::-1][: grades.DEPTH]
+        ideal, mean = best @ discounts[: len(best)], sum(known.values()) / len(known)
+        by_chance.append(mean * discounts[: len(kept[turn])].sum() / ideal)
+    return grades.measure(kept, split.relevant)[:, grades.NDCG], np.array(by_chance)
+
+
+def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.DataFrame:
+    """A row a system, the best `NET` first, with intervals over dialogues; last those with too few grades.
+
+    The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
+    paired by turn; it is told where `JUDGED` of the memes of both have grades. above chance: whether nDCG@5
+    is above that of the random ranking whose top was graded with the pool of the example, for as many memes
+    at the same turns. Where grades lack it is that of the graded memes against a random order of them. Both
+    tests are corrected (Holm) for all systems of the split.
     """
     clusters, base = [*split.asked["dialogue"]], PAPER if PAPER in systems else grades.CAPTION
-    order = grades.random_order(zip(clusters, split.asked["turn"], strict=True), len(split.memes), seed)
-    drawn = split.memes["id"].to_numpy()[order[:, :DEPTH]].tolist()
-    systems = {**systems, grades.RANDOM: ("package", dict(zip(split.relevant, drawn, strict=True)))}
-    measured = {name: grades.measure(ranking, split.relevant) for name, (_, ranking) in systems.items()}
-    rows = []
-    for name, (kind, ranking) in systems.items():
+    systems = {**systems, grades.RANDOM: random_system(split, seed)}
+    measured, judged = {}, {}
+    for name, system in systems.items():
+        tops = {turn: system.ranking.get(turn, [])[:DEPTH] for turn in split.relevant}
+        measured[name] = grades.measure(tops, split.relevant)
+        answered = measured[name][[*map(bool, tops.values())], MEASURES.index("judged@5")]
+        judged[name] = 1.0 if split.is_closed or not len(answered) else answered.mean()
+    rows, drawn = [], systems[grades.RANDOM].ranking
+    for name, system in systems.items():
         means = dict(zip(MEASURES, measured[name].mean(axis=0), strict=True))
         gaps = (measured[name] - measured[base])[:, grades.NDCG] if name != base else ()
         gap = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
-        ndcg = statistics.cluster_mean(measured[name][:, grades.NDCG], clusters, statistics.MEASURE)
-        answered = sum(map(bool, ranking.values())) / len(clusters)
+        ndcg = measured[name][:, grades.NDCG]
+        if min(judged[name], judged[grades.RANDOM]) >= JUDGED:
+            as_many = {turn: drawn[turn][: len(system.ranking.get(turn, []))] for turn in split.relevant}
+            of_graded, by_chance = ndcg, grades.measure(as_many, split.relevant)[:, grades.NDCG]
+        else:
+            of_graded, by_chance = of_graded_memes(split, system.ranking)
+        above = statistics.cluster_mean(of_graded - by_chance, clusters, statistics.FINE_DIFFERENCE)
         rows.append(
             {
-                "split": split.name, "system": name, "kind": kind, **means, "nDCG@5": ndcg,
+                "split": split.name, "system": name, "kind": system.kind, **as_sender(split, system),
+                **means, "nDCG@5": statistics.cluster_mean(ndcg, clusters, statistics.MEASURE),
+                "judged@5": judged[name], GRADED: of_graded.mean(), BY_CHANCE: by_chance.mean(),
+                "above": above.value, "p above": above.p,
                 "minus": base, "difference": gap, "p": gap.p,
-                "answered": answered, "R@1 answered": means["R@1"] / answered if answered else np.nan,
                 "turns": len(clusters), "dialogues": len(set(clusters)),
             }
         )  # fmt: skip
-    for row, p in zip(rows, statistics.holm([row["p"] for row in rows]), strict=True):
-        row["p Holm"] = p
-    return pd.DataFrame(sorted(rows, key=lambda row: -row["nDCG@5"].value))
+    for name in ("p", "p above"):
+        for row, p in zip(rows, statistics.holm([row[name] for row in rows]), strict=True):
+            row[f"{name} Holm"] = p
+    for row in rows:
+        above, p, _ = (row.pop(name) for name in ("above", "p above Holm", "p above"))
+        row["above chance"] = "–" if np.isnan(p) else "yes" if p < 0.05 and above > 0 else "no"
+        if min(judged[row["system"]], judged[base]) < JUDGED:
+            row |= {"difference": replace(statistics.EMPTY, kind=statistics.FINE_DIFFERENCE)}
+            row |= {"p": np.nan, "p Holm": np.nan}
+    rows.sort(key=lambda row: (np.isnan(row[NET].value), -row[NET].value, -row[GRADED]))
+    return pd.DataFrame(rows)
+
+
+def ndcg_told(row: Mapping[str, Any]) -> str:
+    """nDCG@5 of a row of the leaderboard as it is shown: without enough grades that of graded memes alone."""
+    return f"{row['nDCG@5']}" if row["judged@5"] >= JUDGED else f"{row[GRADED]:.3f} (graded memes alone)"
+
+
+def missing(split: Benchmark, ranking: Ranking) -> list[tuple[str, str]]:
+    """Turn and meme of what nobody graded among the first five of each turn, all first memes first."""
+    tops = [(turn, ranking.get(turn, [])[: grades.DEPTH]) for turn in split.scores.index]
+    rows = [(rank, turn, meme) for turn, memes in tops for rank, meme in enumerate(memes)]
+    is_missing = split.scores.isna()
+    return [(turn, meme) for _, turn, meme in sorted(rows, key=lambda r: r[0]) if is_missing.at[turn, meme]]
 
 
 def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = (), name: str = "") -> str:
     """Score the package's systems and `entries` on every split; the best of each as text.
 
     Writes `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote, into the report of
-    `run`. `name` is shown in the place of an entry's file name.
+    `run`, and for each entry a page on which the memes that nobody graded can be graded. `name` is shown in
+    the place of an entry's file name.
     """
     known = {turn for split in benchmarks for turn in split.turns["id"]}
     tables, text = [], []
     for split in benchmarks:
         if not split.relevant:
             continue
-        own = package_systems(split, run) | saved_systems(split, run)
-        systems = {system: ("package", ranking) for system, ranking in own.items()}
+        systems, notes = with_saved_systems(package_systems(split, run), split, run), []
         for path in (Path(entry).expanduser() for entry in entries):
             called, ranking = name or path.stem, rank_by_entry(path, split, known)
             if called in (*systems, grades.RANDOM):
                 raise BenchmarkError(f"entry {path.name}: a system is called {called}; give another NAME=")
-            if ranking is not None:
-                systems[called] = ("function" if path.suffix == ".py" else "file", ranking)
+            if ranking is None:
+                continue
+            systems[called] = System("function" if path.suffix == ".py" else "file", ranking)
+            if pairs := missing(split, ranking):
+                page = write_page(run, re.sub(r"[^\w-]+", "_", f"grade_{called}_{split.name}"), split, pairs)
+                notes.append(
+                    f"{called}: {len(pairs):,} memes among its first five have no grade. Grade them by key on"
+                    f" {page}, and add GRADES=FILE, the table that the page gives."
+                )
         tables.append(table(split, systems, run.profile.seed))
-        shown = files.markdown(pd.DataFrame(first(tables[-1].to_dict("records"), 12))[[*SHOWN]].round(3))
-        text.append(f"{split.name}: {len(split.asked):,} turns, {len(split.memes):,} memes\n{shown}")
+        shown = first(tables[-1].to_dict("records"), 12)
+        rows = pd.DataFrame([{**row, "nDCG@5": ndcg_told(row)} for row in shown])
+        purpose = f" ({PURPOSES[split.name]})" if split.name in PURPOSES else ""
+        head = f"{split.name}{purpose}: {len(split.asked):,} turns, {len(split.memes):,} memes"
+        text += [f"{head}\n{files.markdown(rows[[*SHOWN]].round(3))}", *notes]
     if not tables:
         raise BenchmarkError("no leaderboard: no turn has a graded meme that fits")
     leaderboard = pd.concat(tables, ignore_index=True)
@@ -353,34 +523,112 @@ def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = ()
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """Rows of the `leaderboard.json` in a folder; none without it."""
+    """Rows of the `leaderboard.json` in a folder; none without it, nor of one with the columns of old."""
     file = folder / FILE
     if not file.is_file():
         return []
-    return json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
+    rows = json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
+    return [row for row in rows if NET in row]
 
 
 def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
-    """The first `n` rows, and the paper's score and random wherever they stand."""
-    return [row for place, row in enumerate(rows) if place < n or row["system"] in (PAPER, grades.RANDOM)]
+    """The first `n` rows, and entries, the paper's score and random wherever they stand."""
+    always = (PAPER, grades.RANDOM)
+    return [r for place, r in enumerate(rows) if place < n or r["system"] in always or r["kind"] != "package"]
+
+
+def with_grades(benchmarks: Sequence[Benchmark], path: Path) -> list[Benchmark]:
+    """The same with a user's grades of pairs that nobody had graded (`grades.read_grades`)."""
+    places = [
+        dict(zip(zip(b.turns["dialogue"], b.turns["turn"], strict=True), b.turns["id"], strict=True))
+        for b in benchmarks
+    ]
+    memes = {meme for b in benchmarks for meme in b.memes["id"]}
+    given = grades.mean_grades(grades.read_grades(path, {key for place in places for key in place}, memes))
+    out, added = [], 0
+    for one, place in zip(benchmarks, places, strict=True):
+        known = set(zip(one.judgements["query-id"], one.judgements["corpus-id"], strict=True))
+        rows = [
+            (place[key], meme, grades.relevance(mean), "user")
+            for key, means in given.items() if key in place
+            for meme, mean in means.items() if (place[key], meme) not in known
+        ]  # fmt: skip
+        added += len(rows)
+        out.append(replace(one, judgements=pd.concat([one.judgements, _judgements(rows)], ignore_index=True)))
+    print(f"{path.name}: {added} graded pairs are new; {sum(map(len, given.values())) - added} had grades")
+    return out
 
 
 def score_run(run: Run, entries: Sequence[str] = (), name: str = "", given: Path | None = None) -> str:
-    """The leaderboard of a run's grades, or of a user's table of grades (`given`)."""
-    splits = [split for split in splits_of_run(run, given) if split.truth.grades]
-    if not splits:
+    """The leaderboard of a run's grades, to which a user's table of grades (`given`) adds what they lack."""
+    built = [build(split) for split in splits_of_run(run) if split.truth.grades]
+    if given and not built:
+        built = [build(next(splits_of_run(run, given)))]
+    elif given:
+        built = with_grades(built, given)
+    if not built:
         raise BenchmarkError(
             f"run {run.name} has no grades, so no benchmark: GRADES=grades.csv names a file with the columns "
-            f"{', '.join(grades.COLUMNS)}"
+            f"{', '.join(grades.COLUMNS)}; `make grading-page` makes a page that writes one"
         )
-    return score([build(split) for split in splits], run, entries, name)
+    return score(built, run, entries, name)
 
 
-def score_release(folder: Path, profile: str, settings: str, entries: Sequence[str], name: str = "") -> str:
+def score_release(
+    folder: Path,
+    profile: str,
+    settings: str,
+    entries: Sequence[str],
+    name: str = "",
+    given: Path | None = None,
+) -> str:
     """The leaderboard of a release's benchmark, under the embedder and weights of a profile."""
     inner = folder / "benchmark"
     run = runs.open_run(profile, settings, "leaderboard")
-    return score(read(inner if inner.is_dir() else folder), run, entries, name)
+    built = read(inner if inner.is_dir() else folder)
+    return score(with_grades(built, given) if given else built, run, entries, name)
+
+
+# --- Pages on which memes are graded
+
+
+def grading_page(run: Run) -> str:
+    """Write a page to grade what a run sends, and memes to compare it with; the line that says where.
+
+    Its table is what `make fit-placement GRADES=` and `make leaderboard GRADES=` take. At each turn it shows
+    the memes that were placed, the first `POOLED` of the paper's score and as many at random, in an order
+    drawn by seed: all that one turn has together, and first one turn of every dialogue.
+    """
+    split = build(replace(next(splits_of_run(run)), truth=grades.NONE))
+    pools = [package_systems(split, run).get(PAPER, System("", {})), random_system(split, run.profile.seed)]
+    at: dict[str, set[str]] = {
+        turn: {meme for pool in pools for meme in pool.ranking.get(turn, [])[:POOLED]}
+        for turn in split.turns["id"]
+    }
+    ids = dict(zip(zip(split.turns["dialogue"], split.turns["turn"], strict=True), at, strict=True))
+    for placed in run.load(Placement):
+        if (turn := ids.get((placed.dialogue_id, placed.turn))) is not None:
+            at[turn].add(placed.meme_id)
+    rng = statistics.rng(run.profile.seed, "grading page")
+    drawn = split.turns.sample(frac=1, random_state=rng)
+    drawn = drawn.assign(place=drawn.groupby("dialogue").cumcount()).sort_values("place", kind="stable")
+    pairs = [(turn, meme) for turn in drawn["id"] for meme in rng.permutation(sorted(at[turn])).tolist()]
+    page = write_page(run, "grade", split, pairs)
+    return f"{len(pairs):,} memes at {len(at):,} turns, to grade by key: {page}"
+
+
+def write_page(run: Run, name: str, split: Benchmark, pairs: Sequence[tuple[str, str]]) -> Path:
+    """Write a page to grade memes at turns; memes that the run has no picture of are shown in words."""
+    try:
+        library, folder = run.memes(), run.read("memes.parquet").parent
+    except runs.StageMissing:
+        library, folder = {}, run.folder
+    kept = {meme: folder / library[meme].file for meme in {meme for _, meme in pairs} if meme in library}
+    urls = {meme: pictures.thumbnail(path, 280) for meme, path in kept.items()}
+    turns, memes = ({row["id"]: row for row in t.to_dict("records")} for t in (split.turns, split.memes))
+    target = run.report / f"{name}.html"
+    people.write_grading_page(target, [(turns[turn], memes[meme]) for turn, meme in pairs], urls)
+    return target
 
 
 # --- MOD (DSTC10 track 1): questions, memes, and which one was really sent

@@ -41,15 +41,14 @@ class UserGrade(Grade):
     grade: float = Field(ge=0, le=2)
 
 
-def read_grades(path: Path, dialogues: Sequence[Dialogue], meme_ids: Collection[str]) -> list[UserGrade]:
-    """Read a user's table with the columns dialogue_id, turn, meme_id, grade and, if wanted, grader.
+def read_grades(path: Path, turns: Collection["Key"], meme_ids: Collection[str]) -> list[UserGrade]:
+    """Read a user's table of grades at `turns` (dialogue id, turn).
 
-    It may come from a spreadsheet: UTF-8, UTF-16 or GB18030, separated by comma, semicolon or tab, with other
-    columns beside these. Rows with an empty grade are ungraded; their number is printed. Raises
-    `StageOutputError` with the line of a grade outside 0 to 2, of an unknown id, and of a second grade by the
-    same grader.
+    Its columns are dialogue_id, turn, meme_id, grade and, if wanted, grader. It may come from a spreadsheet:
+    UTF-8, UTF-16 or GB18030, separated by comma, semicolon or tab, with other columns beside these. Rows with
+    an empty grade are ungraded; their number is printed. Raises `StageOutputError` with the line of a grade
+    outside 0 to 2, of an unknown id, and of a second grade by the same grader.
     """
-    turns = {(d.dialogue_id, turn.turn) for d in dialogues for turn in d.turns if turn.turn >= 2}
     table = _cells(path).rename(columns={"turn": "turn_cell", "grade": "grade_cell"})
     table["grader"] = table.get("grader", pd.Series("", table.index)).replace("", "grader")
     for name in ("turn", "grade"):

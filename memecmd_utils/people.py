@@ -5,15 +5,15 @@ strategy or a score: items are chosen by seed, and the key that says what stands
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, create_model
 
-from memecmd_utils import drawing, files, pictures, statistics
+from memecmd_utils import drawing, files, grades, pictures, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Text
@@ -137,6 +137,37 @@ def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path
     payload = {"form": form.form, "columns": columns, "questions": questions, "items": items}
     page = files.templates().get_template("rating_form.html.j2")
     files.write_text(target, page.render(payload=payload, by_models=by_models))
+
+
+def write_grading_page(
+    target: Path, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], urls: Mapping[str, str]
+) -> None:
+    """Write a page to grade memes (0, 1, 2) as the next message of a chat, for `grades.read_grades`.
+
+    `pairs`: rows of `benchmark.Benchmark.turns` and `memes`, in this order. A meme without a picture in
+    `urls` is shown in words.
+    """
+    turns, memes = ({row["id"]: row for row in rows} for rows in zip(*pairs, strict=True))
+    shown = []
+    for turn in turns.values():
+        before, me = turn["before"][1 - WINDOW :], turn["speaker"]
+        signs = drawing.initials([line["speaker"] for line in before] + [me])
+        lines = [
+            {"side": "right" if name == me else "left", "sign": signs[name], "text": text}
+            for name, text in [*((line["speaker"], line["text"] or "…") for line in before), (me, "")]
+        ]
+        shown.append({"key": [turn["dialogue"], turn["turn"]], "lines": lines})
+    known = [
+        {"id": name, "url": urls.get(name, ""),
+         "alt": "\n".join(filter(None, (meme["picture"], meme["caption"]))) or meme["text"]}
+        for name, meme in memes.items()
+    ]  # fmt: skip
+    turn_at, meme_at = ({name: place for place, name in enumerate(rows)} for rows in (turns, memes))
+    items = [[turn_at[turn["id"]], meme_at[meme["id"]]] for turn, meme in pairs]
+    payload = {"columns": [*grades.COLUMNS, "grader"], "turns": shown, "memes": known, "items": items}
+    payload["form"] = _digest(shown, known, items)
+    page = files.templates().get_template("grading_page.html.j2")
+    files.write_text(target, page.render(payload=payload))
 
 
 # --- answers

@@ -368,7 +368,9 @@ def build_site(folder: Path) -> Path:
             shutil.copyfile(source, target)
             continue
         if source.suffix == ".j2":
-            html = pages.get_template(f"site/{source.name}").render(rows=benchmark.load(folder))
+            html = pages.get_template(f"site/{source.name}").render(
+                rows=benchmark.load(folder), judged=benchmark.JUDGED
+            )
         else:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
         bar = pages.get_template("site_bar.html.j2").render(here=source, folder=folder, paths=paths)

@@ -26,6 +26,7 @@ from memecmd_utils.settings import Profile
 
 UNTOUCHED = ("untouched", "untouched_2")
 """Splits of the example corpus beside its own: tests."""
+PURPOSES = {"example": "for training", **dict.fromkeys(UNTOUCHED, "for testing")}
 MOST_PAIRS = 4_000_000
 """Pairs of a turn and a meme that are looked at: each has four terms under four systems, 0.5 GB in all.
 The paper's run has 198 million; a sample of its dialogues says as much about each open choice."""
@@ -50,7 +51,8 @@ def splits_of_run(run: Run, path: Path | None = None) -> Iterator[Split]:
     """
     dialogues, memes = run.load(Dialogue), run.memes()
     if path:
-        truth = GroundTruth((), {"user": read_grades(path, dialogues, memes)})
+        turns = {(d.dialogue_id, turn.turn) for d in dialogues for turn in d.turns if turn.turn >= 2}
+        truth = GroundTruth((), {"user": read_grades(path, turns, memes)})
     else:
         truth = truth_of_run(run.profile, dialogues, list(memes.values()))
     own = Split(run.profile.name, dialogues, memes, run.load(Annotation), truth)

@@ -3,7 +3,10 @@
 Entries rank by score, then id, may abstain, and are refused with file and line; MOD is a benchmark, too.
 """
 
+import gzip
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ import pytest
 
 from memecmd_utils import __main__ as command
 from memecmd_utils import benchmark, grades, statistics
-from memecmd_utils.benchmark import DEPTH, MEASURES, PAPER, Benchmark, BenchmarkError
+from memecmd_utils.benchmark import MEASURES, PAPER, Benchmark, BenchmarkError, System
 from memecmd_utils.chats import search
 from memecmd_utils.grades import GroundTruth
 from memecmd_utils.runs import Run
@@ -136,16 +139,107 @@ def test_datasets_loads_the_configurations_in_the_form_of_mteb(made: Benchmark, 
 
 def test_a_table_has_every_system_with_interval_and_test(made: Benchmark, run: Run) -> None:
     best = {t: sorted(known, key=known.get, reverse=True) for t, known in made.relevant.items()}
-    systems = {name: ("package", r) for name, r in benchmark.package_systems(made, run).items()}
+    systems = benchmark.package_systems(made, run)
     assert set(systems) == {PAPER, grades.CAPTION, *(f"{part} alone" for part in grades.PARTS)}
-    found = benchmark.table(made, {**systems, "ideal": ("file", best)}, seed=0).set_index("system")
+    # Everything is graded, as the pool of the example is for the systems that fed it.
+    every = made.judgements.set_index(["query-id", "corpus-id"]).reindex(
+        pd.MultiIndex.from_product([made.turns["id"], IDS], names=["query-id", "corpus-id"])
+    )
+    every = every.fillna({"score": 0, "batch": "pool"}).astype({"score": int}).reset_index()
+    whole = replace(made, judgements=every)
+    found = benchmark.table(whole, {**systems, "ideal": System("file", best)}, seed=0).set_index("system")
     row, paper = found.loc["ideal"], found.loc[PAPER]
     assert found.index[0] == "ideal" and row["R@1"] == row["judged@5"] == 1
-    assert row["nDCG@5"].value == pytest.approx(1)
+    assert row["nDCG@5"].value == pytest.approx(1) and row["above chance"] == "yes"
     assert row["difference"].value == pytest.approx(1 - paper["nDCG@5"].value)
     assert 0 < row["difference"].low < row["difference"].value < row["difference"].high and row["p"] < 0.05
     assert row["p"] <= row["p Holm"] and (row["turns"], row["dialogues"]) == (32, 8)
     assert np.isnan(paper["p"]) and 0 < found.loc[grades.RANDOM, "R@1"] < 0.5
+
+
+def ranking_of(made: Benchmark, memes: Callable[[str, dict[str, int]], list[str]]) -> System:
+    """A system that ranks at each turn what `memes` gives for the turn and its scores."""
+    return System("file", {turn: memes(turn, made.scores.loc[turn].to_dict()) for turn in made.scores.index})
+
+
+def test_what_nobody_graded_is_no_miss(made: Benchmark, run: Run) -> None:
+    """A random ranking, half of it ungraded, is not told from chance; one that finds what fits is."""
+
+    def drawn(turn: str, scores: dict[str, float]) -> list[str]:
+        return statistics.rng(0, "another random ranking", turn).permutation(IDS).tolist()
+
+    def informed(turn: str, scores: dict[str, float]) -> list[str]:
+        ungraded = [meme for meme in IDS if np.isnan(scores[meme])]
+        return [*ungraded[:3], *sorted(set(IDS) - set(ungraded), key=lambda meme: -scores[meme])]
+
+    systems = {name: ranking_of(made, rank) for name, rank in {"drawn": drawn, "informed": informed}.items()}
+    found = benchmark.table(made, {**benchmark.package_systems(made, run), **systems}, 0).set_index("system")
+    for name, verdict in {"drawn": "no", "informed": "yes"}.items():
+        row = found.loc[name]
+        assert row["judged@5"] < benchmark.JUDGED and row["above chance"] == verdict
+        assert np.isnan([row[benchmark.NET].value, row["difference"].value, row["p"], row["p Holm"]]).all()
+    drawn_row, random = found.loc["drawn"], found.loc[grades.RANDOM]
+    assert drawn_row[benchmark.GRADED] == pytest.approx(drawn_row[benchmark.BY_CHANCE], abs=0.05)
+    assert found.loc["informed", benchmark.GRADED] == 1 > 2 * random["nDCG@5"].value
+    assert found[benchmark.BY_CHANCE].nunique() == 1, "one chance for all, where all memes are ranked"
+
+
+def test_a_sender_is_measured_by_what_it_sends(made: Benchmark) -> None:
+    """Neither one meme nor a meme at every turn wins: a landing meme counts 1, an unfit one -1, a chat."""
+    lands = {
+        turn: [m for m, s in made.scores.loc[turn].items() if s == benchmark.LANDS]
+        for turn in made.scores.index
+    }
+    unfit = {
+        turn: [m for m, s in made.scores.loc[turn].items() if s < grades.RELEVANT]
+        for turn in made.scores.index
+    }
+    some = [turn for turn in lands if lands[turn]]
+    choosy = {turn: lands[turn][:1] for turn in made.scores.index}
+    gated = System("package", {turn: unfit[turn] for turn in unfit}, frozenset(some[:1]))
+    never = System("file", {turn: [] for turn in lands})
+    one = System("file", {**never.ranking, some[0]: lands[some[0]]})
+    always = System("file", {turn: lands[turn] or unfit[turn] for turn in lands})
+    systems = {"choosy": System("file", choosy), "one": one, "always": always, "gated": gated, "never": never}
+    of = {name: benchmark.as_sender(made, system) for name, system in systems.items()}
+    chats, turns = 8, len(made.scores)
+    net = {name: found[benchmark.NET].value for name, found in of.items()}
+    assert net["choosy"] == len(some) / chats and net["one"] == 1 / chats
+    assert (
+        net["always"] == (2 * len(some) - turns) / chats and net["gated"] == -1 / chats and net["never"] == 0
+    )
+    assert of["choosy"]["rate"] == len(some) / turns and of["choosy"]["lands"].value == 1
+    assert (
+        of["gated"]["rate"] == 1 / turns and of["never"]["rate"] == 0 and np.isnan(of["never"]["lands"].value)
+    )
+    assert of["choosy"]["specificity"] > of["always"]["specificity"]
+
+
+def test_missing_pairs_are_graded_on_a_page_and_count(
+    made: Benchmark, run: Run, tmp_path: Path, capsys
+) -> None:
+    """The page of an entry asks for its ungraded memes; with its table nothing is missing."""
+    entry = tmp_path / "mine.py"
+    entry.write_text(
+        "def rank(turn, memes):\n    return [-n for n, _ in enumerate(memes)]\n", encoding="utf-8"
+    )
+    told = benchmark.score([made], run, [str(entry)])
+    page = (run.report / "grade_mine_made.html").read_text(encoding="utf-8")
+    asked = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', page)[1])
+    rows = [[*asked["turns"][t]["key"], asked["memes"][m]["id"]] for t, m in asked["items"]]
+    lacking = made.scores[IDS[:5]].isna()
+    assert len(rows) == lacking.to_numpy().sum() and f"mine: {len(rows)} memes" in told
+    assert [meme for *_, meme in rows[: lacking["m00"].sum()]] == ["m00"] * lacking["m00"].sum(), "sent first"
+    table = pd.DataFrame(rows, columns=list(grades.COLUMNS[:3])).assign(grade=2)
+    already = made.judgements.iloc[0]
+    dialogue, turn = already["query-id"].split("/")
+    table.loc[len(table)] = [dialogue, int(turn), already["corpus-id"], 2]
+    table.to_csv(tmp_path / "grades.csv", index=False)
+    (more,) = benchmark.with_grades([made], tmp_path / "grades.csv")
+    assert f"{len(rows)} graded pairs are new; 1 had grades" in capsys.readouterr().out
+    benchmark.score([more], run, [str(entry)])
+    row = next(row for row in benchmark.load(run.report) if row["system"] == "mine")
+    assert row["judged@5"] == 1 and row["ungraded"] == 0 and row["lands"].value > 0.4
 
 
 # --- entries ------------------------------------------------------------------------------------------------
@@ -180,7 +274,7 @@ def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tm
     known = set(made.turns["id"])
     path = trec(made, tmp_path / "mine.trec", score="-3")
     found = benchmark.rank_by_entry(path, made, known)
-    assert found["made-0/2"][:5] == ["m00", "m01", "m02", "m03", "m04"] and len(found["made-0/2"]) == DEPTH
+    assert found["made-0/2"] == IDS
     path.write_text("\n".join(path.read_text("utf-8").splitlines()[30:]), encoding="utf-8")
     with pytest.raises(BenchmarkError, match=r"mine\.trec: 1 of 32 turns of split made .*: made-0/2"):
         benchmark.rank_by_entry(path, made, known)
@@ -199,7 +293,41 @@ def test_a_run_file_may_abstain(made: Benchmark, run: Run, tmp_path: Path) -> No
     path.write_text("\n".join(lines), encoding="utf-8")
     benchmark.score([made], run, [str(path)])
     row = next(row for row in benchmark.load(run.report) if row["system"] == "mine")
-    assert (row["R@1"], row["answered"], row["R@1 answered"]) == (0.5, 0.5, 1.0)
+    assert (row["R@1"], row["rate"], row["judged@5"], row["ungraded"]) == (0.5, 16 / 40, 1, 0)
+    entry = tmp_path / "shy.py"
+    entry.write_text(
+        "def rank(turn, memes):\n    return {2: [], 3: None}.get(turn.turn, [1.0] * len(memes))\n",
+        encoding="utf-8",
+    )
+    found = benchmark.rank_by_entry(entry, made, set())
+    assert {turn.partition("/")[2] for turn, memes in found.items() if not memes} == {"2", "3"}
+    assert found["made-0/4"] == IDS
+
+
+@pytest.mark.parametrize("key", ["turn['context']", "turn.context"])
+def test_an_entry_asks_turns_and_memes_by_name_or_key(made: Benchmark, tmp_path: Path, key: str) -> None:
+    entry = tmp_path / "mine.py"
+    code = f"return [len({{*{key}}} & {{*meme['s_plus']}}) + (meme[0] == meme.id) for meme in memes]"
+    entry.write_text(f"def rank(turn, memes):\n    {code}\n", encoding="utf-8")
+    assert len(benchmark.rank_by_entry(entry, made, set())) == len(made.scores)
+    entry.write_text(f"def rank(turn, memes):\n    return {key.replace('tex', 'tx')}\n", encoding="utf-8")
+    with pytest.raises(BenchmarkError, match=r"gives no scores: .*no attribute 'contxt'"):
+        benchmark.rank_by_entry(entry, made, set())
+
+
+@pytest.mark.parametrize("encode", [gzip.compress, lambda data: data.decode().encode("utf-16")])
+def test_a_run_file_may_be_gzip_or_utf_16(made: Benchmark, tmp_path: Path, encode) -> None:
+    path = trec(made, tmp_path / "mine.trec")
+    plain = benchmark.rank_by_entry(path, made, set())
+    path.write_bytes(encode(path.read_bytes()))
+    assert benchmark.rank_by_entry(path, made, set()) == plain
+
+
+@pytest.mark.parametrize("data", [gzip.compress(b"a b")[:9], b"\x1f\x8bnone", b"\xff\xfe\x00"])
+def test_what_is_no_run_file_is_refused_in_one_sentence(made: Benchmark, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "mine.trec").write_bytes(data)
+    with pytest.raises(BenchmarkError, match=r"\Aentry mine\.trec[^\n]*(no TREC run|a line is)[^\n]*\Z"):
+        benchmark.rank_by_entry(tmp_path / "mine.trec", made, set())
 
 
 def test_a_leaderboard_of_entries_is_written_and_read(made: Benchmark, run: Run, tmp_path: Path) -> None:
@@ -211,10 +339,10 @@ def test_a_leaderboard_of_entries_is_written_and_read(made: Benchmark, run: Run,
     )
     entries = [str(entry), str(trec(made, tmp_path / "theirs.trec"))]
     text = benchmark.score([made], run, entries)
-    assert "made: 32 turns, 30 memes" in text and "| mine | function |" in text
+    assert "made: 32 turns, 30 memes" in text and "| mine | – |" in text
     rows = benchmark.load(run.report)
     assert {row["system"] for row in rows} >= {"mine", "theirs", PAPER, grades.RANDOM}
-    assert {row["system"] for row in benchmark.first(rows, 0)} == {PAPER, grades.RANDOM}
+    assert {row["system"] for row in benchmark.first(rows, 0)} == {"mine", "theirs", PAPER, grades.RANDOM}
     assert benchmark.load(tmp_path) == []
     with pytest.raises(BenchmarkError, match=f"a system is called {PAPER}"):
         benchmark.score([made], run, entries[:1], PAPER)

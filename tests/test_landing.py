@@ -195,7 +195,8 @@ def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> 
     monkeypatch.setattr(landing, "splits_of_run", lambda _: [split])
     made_chats.placement_file(run.write(learned.FILE))
     landing.tabulate(run, landing.grade_run(run))
-    found, ids = landing.saved_rankings(run, "made")
+    found, sends, ids = landing.saved_rankings(run, "made")
+    assert sends["greedy"].sum() and {"learned", "greedy"} <= set(sends) and ALL not in sends
     assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(split.memes)
     assert found["learned"].shape == (sum(len(d.summaries) for d in split.dialogues), len(ids))
     assert landing.quoted(run)["placed"][0]["split"] == "made"

@@ -11,7 +11,7 @@ import pytest
 from made_ratings import MEMES, NASTY, QUALITY, answers, dialogues, form, placements, write_answers
 from made_up import annotation, meme_files, profile
 
-from memecmd_utils import people, runs, schemas
+from memecmd_utils import grades, people, pictures, runs, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.people import FormError
 from memecmd_utils.schemas import DIMENSIONS
@@ -174,4 +174,45 @@ def test_items_by_keyboard_a_reload_and_the_csv(tmp_path) -> None:
         shown = [bubble.text for bubble in driver.find_elements("css selector", ".bubble")]
         assert shown and all("</script><img src=x onerror=alert(1)><!--" in text for text in shown)
         assert browser.on_a_phone(driver, (tmp_path / "form.html").as_uri()) == 0
+        assert browser.errors(driver) == []
+
+
+# --- the page for grades
+
+
+def test_memes_are_graded_by_key_and_read_as_a_table_of_grades(tmp_path) -> None:
+    """0, 1 and 2 grade, a blank skips, Backspace goes back; grades outlive a reload."""
+    from selenium.webdriver.common.keys import Keys
+
+    turns = [
+        {"id": f"chat/{t}", "dialogue": "chat", "turn": t, "speaker": "B",
+         "before": [{"speaker": "AB"[n % 2], "text": NASTY if n else ""} for n in range(t - 1)]}
+        for t in (2, 3)
+    ]  # fmt: skip
+    memes = [{"id": f"m{n}", "picture": "一只猫", "caption": NASTY, "text": ""} for n in (1, 2)]
+    folder, page = tmp_path / "downloads", tmp_path / "grade.html"
+    picture = pictures.thumbnail(meme_files(tmp_path)["m1"], 80)
+    people.write_grading_page(page, [(t, m) for t in turns for m in memes], {"m1": picture})
+    folder.mkdir()
+    with browser.open_browser(1200, 900) as driver:
+        allow = {"behavior": "allow", "downloadPath": str(folder)}
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+        driver.get(page.as_uri())
+        by_id(driver, "begin").click()
+        assert len(driver.find_elements("css selector", "#shown img")) == 1
+        keys(driver, "1")
+        shown = driver.find_element("css selector", ".meme.bubble").text
+        assert "一只猫" in shown and "<img src=x onerror=alert(1)>" in shown
+        keys(driver, Keys.BACKSPACE)
+        assert by_id(driver, "count").text == "1 / 4"
+        keys(driver, "2", " ", "0")
+        browser.reload_until(driver, lambda: driver.execute_script("return state.position") == 3)
+        by_id(driver, "begin").click()
+        driver.find_elements("css selector", "#grades button")[1].click()
+        driver.find_element("css selector", "#end .download").click()
+        found = grades.read_grades(browser.downloaded(folder), {("chat", 2), ("chat", 3)}, {"m1", "m2"})
+        assert [(g.turn, g.meme_id, g.grade, g.grader) for g in found] == [
+            (2, "m1", 2, "grader"), (3, "m1", 0, "grader"), (3, "m2", 1, "grader"),
+        ]  # fmt: skip
+        assert browser.on_a_phone(driver, page.as_uri()) == 0
         assert browser.errors(driver) == []

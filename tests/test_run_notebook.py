@@ -16,7 +16,7 @@ import browser
 import nbformat
 import pytest
 
-from memecmd_utils import run_notebook, runs
+from memecmd_utils import benchmark, run_notebook, runs
 from memecmd_utils.files import TERMINAL_VARIABLE, paths
 from memecmd_utils.run_notebook import NotebookFailed
 from memecmd_utils.runs import STAGES, Stage
@@ -241,9 +241,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (release / "README.md").write_text(card, encoding="utf-8")
     (release / "LICENSE.md").write_text("# Licence\n", encoding="utf-8")
     row = {"system": "popular", "kind": "package", "turns": 9, "dialogues": 3, "split": "untouched"}
-    row |= dict.fromkeys(("R@1", "R@5", "MRR@20", "judged@5"), 0.25) | {"p Holm": 0}
+    shares = ("rate", "specificity", "ungraded", "judged@5", benchmark.GRADED, benchmark.BY_CHANCE)
+    row |= dict.fromkeys(shares, 0.25) | {"p Holm": None, "above chance": "no"}
     estimate = {"kind": "measure", "value": 0.25, "low": 0.2, "high": 0.3}
-    rows = [{**row, "nDCG@5": estimate, "difference": {**estimate, "value": None}}]
+    nothing = {**estimate, "value": None}
+    row |= {"nDCG@5": estimate, "difference": nothing, benchmark.NET: nothing, "lands": nothing}
+    rows = [row, {"system": "a row of an earlier version"}]
     (folder / "leaderboard.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
     links = ["04_retrieval.html", "../processed/a%20run/release/", "gone.html", "../../../etc/passwd"]
     policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -199,6 +199,7 @@ def grade_run(run: Run) -> list[Senders]:
     for senders in graded:
         name = senders.data.split.name
         arrays |= {f"{name}/{who}": scores for who, scores in senders.whole.items()}
+        arrays |= {f"{name} sends/{who}": at for who, at in senders.turns.items() if who != ALL}
         arrays[f"{name} memes"] = np.array(senders.data.meme_ids)
     for senders in graded[:1]:
         data = senders.data
@@ -212,12 +213,23 @@ def grade_run(run: Run) -> list[Senders]:
     return graded
 
 
-def saved_rankings(run: Run, split: str) -> tuple[dict[str, np.ndarray], list[str]] | None:
-    """`Senders.whole` of a split as `grade_run` saved them, rows as `Turns.asked`, and the memes."""
+class Saved(NamedTuple):
+    """Of a split: `Senders.whole` and `Senders.turns`, rows as `Turns.asked`, and the memes (columns)."""
+
+    scores: dict[str, np.ndarray]
+    sends: dict[str, np.ndarray]
+    meme_ids: list[str]
+
+
+def saved_rankings(run: Run, split: str) -> Saved | None:
+    """What `grade_run` saved of a split."""
     try:
         with np.load(run.read(SCORES), allow_pickle=False) as arrays:
-            found = {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{split}/")}
-            return found, arrays[f"{split} memes"].tolist()
+            parts = (
+                {name.removeprefix(start): arrays[name] for name in arrays if name.startswith(start)}
+                for start in (f"{split}/", f"{split} sends/")
+            )
+            return Saved(*parts, arrays[f"{split} memes"].tolist())
     except (StageMissing, KeyError):
         return None
 
