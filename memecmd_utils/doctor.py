@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Iterator
 
-from memecmd_utils import drawing, runs
+from memecmd_utils import dialogue, drawing, news, runs
 from memecmd_utils.chats import load_dialogues
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError
@@ -24,11 +24,11 @@ class NotReady(MemecmdError, RuntimeError):
 def lacks(profile: Profile, templates: bool = False) -> list[str]:
     """All that is missing and what to do about it, each thing once; a replay needs its inputs alone."""
     missing = []
-    if not templates:
+    for what, load in {} if templates else {"dialogues": load_dialogues, "news": _plan_news}.items():
         try:
-            load_dialogues(profile)
+            load(profile)
         except MemecmdError as error:
-            missing.append(f"dialogues: {error}")
+            missing.append(f"{what}: {error}")
     if profile.models.mode == "recorded":
         return missing
     for (role, _), model in runs.models_asked(profile, templates).items():
@@ -37,6 +37,12 @@ def lacks(profile: Profile, templates: bool = False) -> list[str]:
         else:
             missing += local_model.missing(model.local_model)
     return list(dict.fromkeys(missing))
+
+
+def _plan_news(profile: Profile) -> None:
+    """Read the news of a run's start as stage 03 does; feeds, which it would ask, are left to it."""
+    if profile.dialogue.news != "feeds":
+        dialogue.plan(news.load_news(profile), [], profile)
 
 
 def _lacks_of(endpoint: Endpoint, profile: Profile, is_embedder: bool) -> Iterator[str]:

@@ -4,6 +4,7 @@ Importing this module creates nothing and prints nothing. It uses no other modul
 """
 
 import base64
+import codecs
 import errno
 import hashlib
 import json
@@ -74,6 +75,10 @@ class MemecmdError(Exception):
 
 class ExtraMissing(MemecmdError, RuntimeError):
     """A package of an extra is not installed; the message says how to install it."""
+
+
+class UnknownEncoding(MemecmdError, ValueError):
+    """A file is no text in an encoding that can be told; the message says how to save it."""
 
 
 class StageOutputError(MemecmdError, ValueError):
@@ -164,6 +169,41 @@ def write_text(target: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8", newline="\n")
 
 
+# --- texts that people bring
+
+
+def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
+    """The text of a file and its encoding: UTF-8, UTF-16, GB18030, or the one that is `given`.
+
+    Raises `UnknownEncoding` for another one: Big5 read as GB18030 would give other words unnoticed.
+    """
+    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    known = next((codec for mark, codec in marks.items() if data.startswith(mark)), given)
+    codecs_tried = [known] if known else ["utf-8", "gb18030"]
+    if b"\0" in data[:1000] and not known:
+        wide = "utf-16-le" if data[1:1000:2].count(0) > data[:1000:2].count(0) else "utf-16-be"
+        # A stray NUL may stand in UTF-8; in UTF-16 every letter, digit and line end has one.
+        codecs_tried = ["utf-8", wide] if data[:1000].count(0) < len(data[:1000]) / 50 else [wide]
+    for codec in codecs_tried:
+        try:
+            text = data.decode(codec)
+        except LookupError:
+            raise UnknownEncoding(f"FIELDS names an unknown encoding, {codec!r}") from None
+        except UnicodeDecodeError:
+            continue
+        if codec != "gb18030" or given or _is_common_chinese(text):
+            return text, codec
+    raise UnknownEncoding(f"{name} is in none of UTF-8, UTF-16 and GB18030: save it as UTF-8")
+
+
+def _is_common_chinese(text: str) -> bool:
+    """Whether most Chinese signs are among the 3,755 most used ones (rows 16 to 55 of GB 2312)."""
+    signs = re.findall(r"[\u3400-\u9fff]", text)
+    codes = [sign.encode("gbk", "replace") for sign in signs]
+    common = sum(len(code) == 2 and 0xB0 <= code[0] <= 0xD7 and code[1] >= 0xA1 for code in codes)
+    return 2 * common >= len(signs)
+
+
 # --- CSV that a spreadsheet may open
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -219,15 +259,15 @@ def write_jsonl(target: Path, records: Iterable[BaseModel]) -> None:
 def read_jsonl(source: Path, schema: type[T]) -> list[T]:
     """Read all records of one schema; a bad line raises `StageOutputError` with file and line number."""
     records = []
+    text, _ = decode(source.read_bytes(), source.name)
     # A text file's lines end at "\n" only; str.splitlines would also break at U+2028 inside a text.
-    with source.open(encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                records.append(schema.model_validate_json(line))
-            except ValidationError as error:
-                raise StageOutputError(f"{source.name} line {number}: {first_fault(error)}") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(schema.model_validate_json(line))
+        except ValidationError as error:
+            raise StageOutputError(f"{source.name} line {number}: {first_fault(error)}") from error
     return records
 
 

@@ -10,11 +10,19 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from memecmd_utils import dialogue, fetch, files, library, schemas
 from memecmd_utils.files import paths
@@ -31,6 +39,11 @@ COLUMNS = ("topic", "name", "url", "status", "checked", "items", "new", "etag", 
 WRITE = (
     "`feeds` is a list of topic=URL, or the path of one YAML file that maps topics to lists of url, name, "
     f"terms, language (see data/feeds.yaml); the topics are {', '.join(schemas.TOPICS)}"
+)
+
+EACH_LINE = (
+    "each line is an item, an object of JSON with news_id, topic, title and text; the topics are "
+    f"{', '.join(schemas.TOPICS)}"
 )
 
 
@@ -58,21 +71,28 @@ class Feed(BaseModel):
 
 
 class CollectedItem(schemas.NewsItem):
-    """A news item with where it comes from; dates are UTC, ISO 8601."""
+    """A news item with where it comes from, as far as that is known; dates are UTC, ISO 8601."""
 
     model_config = ConfigDict(extra="ignore")
 
+    source: str = "user news"
     link: str = ""
     published: str = ""
     feed_url: str = ""
     terms: str = ""
     fetched: str = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_absent(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v not in (None, "")} if isinstance(data, dict) else data
+
 
 def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
     """News items as the profile says: `news: example`, a JSONL path, or `feeds`.
 
-    Feeds are asked only where fewer are collected than the run starts from (`dialogue.sizes`).
+    Feeds are asked only where fewer are collected than the run starts from (`dialogue.sizes`). Raises
+    `NewsError` for a file that does not hold one item a line, each with an id of its own.
     """
     (wanted, _), named = dialogue.sizes(profile), profile.dialogue.news
     if not wanted:
@@ -82,8 +102,15 @@ def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
     if named != "feeds":
         path = paths.user_path(named)
         if not path.is_file():
-            raise NewsError(f"news: {named!r} is not `example`, `feeds` or a file")
-        return files.read_jsonl(path, CollectedItem)
+            raise NewsError(f"{named!r} is not `example`, `feeds` or a file")
+        try:
+            items = files.read_jsonl(path, CollectedItem)
+        except files.StageOutputError as error:
+            raise NewsError(f"{error}; {EACH_LINE}") from error
+        ids = [item.news_id for item in items]
+        if doubled := [name for place, name in enumerate(ids) if name in ids[:place]]:
+            raise NewsError(f"{path.name}: news_id {doubled[0]!r} must name one item")
+        return items
     folder = collection_folder(profile)
     items = collected(folder)
     if len(items) < wanted:

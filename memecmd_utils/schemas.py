@@ -426,6 +426,7 @@ _SOURCES = {
     "drawn": "drawn for this package from OpenMoji pictures and an authored caption",
     "user image": "an image that the user of the pipeline supplied",
     "user dialogue": "a dialogue that the user of the pipeline supplied",
+    "user news": "a news item that the user of the pipeline supplied",
     "computed": "computed by the pipeline",
 }
 

@@ -69,6 +69,9 @@ def test_who_sends_what_where(made: Senders) -> None:
     order = retrieval.order(made.liked, made.data.meme_ids)
     assert turns[at].tolist() == [2, 4] * N_DIALOGUES
     assert (memes == order[at, np.tile([0, 1], N_DIALOGUES)]).all(), "no meme twice in a chat"
+    made.turns[retrieval.RERANKED][:] = True  # five turns a chat, four memes
+    _, memes = made.sent(POPULAR, retrieval.RERANKED)
+    assert (memes == order[np.arange(len(turns)), np.tile([0, 1, 2, 3, 0], N_DIALOGUES)]).all()
     gated = made.turns[learned.LEARNED]
     assert gated.mean() == pytest.approx(made.data.profile.retrieval.wanted_rate, abs=0.1)
     first = made.firsts[retrieval.RERANKED]  # its choice stands before the paper's order

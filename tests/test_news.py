@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from web_site import Site
 
-from memecmd_utils import fetch, files, news
+from memecmd_utils import doctor, fetch, files, news, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.news import CollectedItem, Feed, NewsError, collect, plain, read_feed, read_feeds
 from memecmd_utils.schemas import TOPICS
@@ -65,6 +65,41 @@ def test_where_news_come_from(tmp_path: Path) -> None:
     assert news.load_news(Profile(name="p").replace(news=str(tmp_path / "my news.jsonl")))[0].title == "题"
     with pytest.raises(NewsError, match=r"nowhere\.jsonl' is not"):
         news.load_news(Profile(name="p").replace(news="nowhere.jsonl"))
+
+
+ITEM = {"news_id": "n-1", "topic": "health", "title": "食堂开了少油窗口", "text": "队伍排到了门外。"}
+
+
+def of_file(path: Path, *items: dict, codec: str = "utf-8", **settings) -> Profile:
+    path.write_bytes("\r\n".join(json.dumps(item, ensure_ascii=False) for item in items).encode(codec))
+    return Profile(name="p").replace(news=str(path), n_role_pairs=0, **{"n_news": len(items), **settings})
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "gb18030", "utf-16", "utf-16-be"])
+def test_news_of_ones_own_need_no_source_and_no_utf_8(codec: str, tmp_path: Path) -> None:
+    bare, known = ITEM | {"link": None}, ITEM | {"news_id": "n-2", "source": "晚报", "link": "https://a.b/2"}
+    one, two = news.load_news(of_file(tmp_path / "n.jsonl", bare, known, codec=codec))
+    assert (one.title, one.source, one.link) == (ITEM["title"], "user news", "")
+    assert (two.source, two.link) == ("晚报", "https://a.b/2")
+    assert "user of the pipeline" in schemas.describe_source(one.source)
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "what"),
+    [
+        ({"topic": "weather"}, {}, "n.jsonl line 2: topic: Input should be 'sports'"),
+        ({"text": ""}, {}, "n.jsonl line 2: text: Field required; each line is an item"),
+        ({"news_id": "a b"}, {}, "n.jsonl line 2: news_id: String should match"),
+        ({"news_id": "n-1"}, {}, "n.jsonl: news_id 'n-1' must name one item"),
+        ({"news_id": "n-2"}, {"n_news": 3}, "the run needs 3 news items, and there are 2"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_news_is_told_before_any_stage(
+    change: dict, settings: dict, what: str, tmp_path: Path
+) -> None:
+    (lack,) = doctor.lacks(of_file(tmp_path / "n.jsonl", ITEM, ITEM | change, **settings))
+    assert lack.startswith(f"news: {what}") and "\n" not in lack and "http" not in lack
+    assert not doctor.lacks(of_file(tmp_path / "n.jsonl", ITEM, ITEM | change, n_news=0)), "it is not read"
 
 
 def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:

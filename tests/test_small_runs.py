@@ -23,7 +23,8 @@ from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import Annotation, Placement, Unfinished
 
-pytestmark = pytest.mark.slow
+# A warning would put this machine's paths into a lesson, and so into a site and its search.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("error::RuntimeWarning")]
 
 BEFORE = ("01_library_build", "02_annotation")
 AFTER = (

@@ -3,7 +3,6 @@
 Cells, keys and numbers stay as they stood; only what an earlier insertion wrote is replaced.
 """
 
-import codecs
 import copy
 import csv
 import io
@@ -24,44 +23,6 @@ PICTURES = "_memes"
 """End of the name of the folder that takes the pictures."""
 Memes = Mapping[Any, Mapping[str, Any]]
 """Place of a message in its file to the values of `MEME_COLUMNS`."""
-
-
-# --- encodings
-
-
-def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
-    """The text of a file and its encoding: UTF-8, UTF-16, GB18030, or the one that is `given`.
-
-    Raises `ChatError` for another one: Big5 or Shift-JIS read as GB18030 would give other words unnoticed.
-    """
-    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-    known = next((codec for mark, codec in marks.items() if data.startswith(mark)), given)
-    codecs_tried = [known] if known else ["utf-8", "gb18030"]
-    if b"\0" in data[:1000] and not known:
-        wide = "utf-16-le" if data[1:1000:2].count(0) > data[:1000:2].count(0) else "utf-16-be"
-        # A stray NUL may stand in UTF-8; in UTF-16 every letter, digit and line end has one.
-        codecs_tried = ["utf-8", wide] if data[:1000].count(0) < len(data[:1000]) / 50 else [wide]
-    for codec in codecs_tried:
-        try:
-            text = data.decode(codec)
-        except LookupError:
-            raise ChatError(f"FIELDS names an unknown encoding, {codec!r}") from None
-        except UnicodeDecodeError:
-            continue
-        if codec != "gb18030" or given or _is_common_chinese(text):
-            return text, codec
-    raise ChatError(
-        f"{name} is in none of UTF-8, UTF-16 and GB18030: save it as UTF-8, or name its encoding to "
-        "`make insert-memes` as FIELDS='encoding=big5'"
-    )
-
-
-def _is_common_chinese(text: str) -> bool:
-    """Whether most Chinese signs are among the 3,755 most used ones (rows 16 to 55 of GB 2312)."""
-    signs = re.findall(r"[\u3400-\u9fff]", text)
-    codes = [sign.encode("gbk", "replace") for sign in signs]
-    common = sum(len(code) == 2 and 0xB0 <= code[0] <= 0xD7 and code[1] >= 0xA1 for code in codes)
-    return 2 * common >= len(signs)
 
 
 # --- a table

@@ -22,7 +22,6 @@ from memecmd_utils.chats.formats import (
     Json,
     Table,
     Text,
-    decode,
     json_text,
     read_json,
     read_table,
@@ -40,7 +39,7 @@ from memecmd_utils.chats.words import (
     time_of,
     value_at,
 )
-from memecmd_utils.files import first_fault
+from memecmd_utils.files import UnknownEncoding, decode, first_fault
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.schemas import Text as StrippedText
 
@@ -323,6 +322,9 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
         text, codec = decode(path.read_bytes(), path.name, wanted)
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from error
+    except UnknownEncoding as error:
+        other = "" if wanted else ", or name its encoding to `make insert-memes` as FIELDS='encoding=big5'"
+        raise ChatError(f"{error}{other}") from error
     try:
         tool, messages, content = _read(text, suffix, given)
         messages, is_repaired = _without_mojibake(messages)

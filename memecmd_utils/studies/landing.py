@@ -124,13 +124,14 @@ class Senders:
     def sent(self, who: str, where: str) -> tuple[np.ndarray, np.ndarray]:
         """`who`'s memes at the turns of `where`: rows of the turns and columns of the memes, [memes] each.
 
-        Popular never repeats itself in a chat, except where all turns are compared.
+        Popular repeats itself in a chat only after all memes, except where all turns are compared.
         """
         at = np.flatnonzero(self.turns[where])
         if who != POPULAR or where == ALL:
             return at, self.firsts[who][at]
         chats = pd.Series(np.array(self.data.clusters)[at])
-        return at, retrieval.order(self.liked, self.data.meme_ids)[at, chats.groupby(chats).cumcount()]
+        nth = chats.groupby(chats).cumcount() % len(self.data.meme_ids)
+        return at, retrieval.order(self.liked, self.data.meme_ids)[at, nth]
 
     def worth(self, at: np.ndarray, memes: np.ndarray) -> dict[str, np.ndarray]:
         """Each meme sent in every one of `OF_MEMES`, [1 + dialogues, memes].
