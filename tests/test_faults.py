@@ -1,7 +1,8 @@
-"""Stages 02 and 03 in processes of their own: with faults and kills they write what a run without writes, no
+"""Stages 02 to 04 in processes of their own: with faults and kills they write what a run without writes, no
 answered request is asked again, caps hold, and an endpoint that is not there is one line.
 """
 
+import json
 import random
 import re
 import socket
@@ -15,7 +16,6 @@ from fault_server import CONTENT
 from stage_run import checkout, datasets, finish, recorded, simulated, start
 
 DIALOGUES, TURNS, MEMES = 8, 8, 8
-CALLS = DIALOGUES * (2 * TURNS - 1) + MEMES
 IN_FLIGHT = 16
 
 
@@ -34,7 +34,7 @@ def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(tmp_path: Pat
     whole, calls = faultless
     kills, moments = 5, random.Random(7)
     with simulated(tmp_path, faults=0.2, breaks=0.4, seed=3, latency=0.02) as server:
-        root = checkout(tmp_path, server.url, n_turns=TURNS)
+        root = checkout(tmp_path, server.url, n_turns=TURNS, max_rpm=4000)
         for kill in range(kills + 1):
             done, first = set(recorded(root)), server.count()
             process = start(root, DIALOGUES, MEMES)
@@ -51,6 +51,8 @@ def test_a_run_with_faults_and_five_kills_ends_with_the_same_bytes(tmp_path: Pat
     assert max(recorded(root).values()) == 1, "nothing is recorded twice"
     assert sum(faults.values()) > calls / 10 and sum(faults[kind] for kind in CONTENT) > calls / 100
     assert datasets(root) == whole
+    chosen = [json.loads(line)["meme_id"] for line in whole["choices.jsonl"].splitlines()]
+    assert len(chosen) == DIALOGUES * (TURNS - 1) and 10 < sum(map(bool, chosen)) < len(chosen)
 
 
 @pytest.mark.parametrize(("cap", "values"), [("max_usd", (0.1, 0.25, 100)), ("max_calls", (1, 37, 10_000))])

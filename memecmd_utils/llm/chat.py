@@ -344,12 +344,13 @@ def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
     def words(shown: Any) -> str:
         parts, elapsed = [], shown.format_dict["elapsed"]
         calls, reading, writing = usage.calls - before[0], *chat.backend.under_way()
+        answered = calls - budget.open_calls
         read, written = usage.tokens_in - before[1] + reading, usage.tokens_out - before[2] + writing
         if calls:
             parts.append(f"{written / max(elapsed, 1):.1f} tokens/s")
         how = chat.backend.repeats, chat.concurrency, chat.backend.least_apart_s
-        reckoned = spending.reckoned_seconds(calls, read, written, *how)
-        if elapsed >= COMPARED_AFTER_S and reckoned:
+        reckoned = spending.reckoned_seconds(answered, read, written, *how)
+        if elapsed >= COMPARED_AFTER_S and reckoned > 0:
             parts.append(f"{elapsed / reckoned:.1f} times the hours of `make cost`")
         if (wait := chat.backend.wait_s()) > 1:
             parts.append(f"next call in {wait:.0f} s")

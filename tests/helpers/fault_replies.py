@@ -77,7 +77,8 @@ def value_of(schema: dict[str, Any], root: dict[str, Any], text: str, numbers: I
     if "enum" in schema:
         return schema["enum"][next(numbers) % len(schema["enum"])]
     if "properties" in schema:
-        return {key: value_of(inner, root, text, numbers) for key, inner in schema["properties"].items()}
+        made = {key: value_of(inner, root, text, numbers) for key, inner in schema["properties"].items()}
+        return made | ({"number": made["number"] % 6} if "number" in made else {})  # of a few candidates
     if schema.get("type") == "array":
         memes = MEMES.search(text)
         items = [value_of(schema["items"], root, text, numbers) for _ in range(int(memes[1]) if memes else 1)]

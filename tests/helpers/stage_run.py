@@ -1,4 +1,4 @@
-"""Stages 02 and 03 at any size against a simulated endpoint, in a process of their own that may be killed.
+"""Stages 02 to 04 at any size against a simulated endpoint, in a process of their own that may be killed.
 
 As a script it is that process: `stage_run.py PROFILE RUN SETTINGS DIALOGUES MEMES`. It prints `ready`
 when it has loaded everything. As a module it holds what the tests and benchmarks of this share.
@@ -99,10 +99,10 @@ def write_profile(root: Path, name: str, groups: dict[str, Any]) -> None:
 
 
 def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str) -> None:
-    """Annotate, then talk; files go where the notebooks write theirs."""
+    """Annotate, talk, then choose among all memes; files go where the notebooks write theirs."""
     import openai  # noqa: F401  (before `ready`: loading it is not what is measured)
 
-    from memecmd_utils import annotation, dialogue, files, runs
+    from memecmd_utils import annotation, dialogue, files, reranking, runs
     from memecmd_utils.llm import chat as llm_chat
 
     run = runs.open_run(profile, settings, name)
@@ -111,7 +111,15 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
         made = llm_chat.run(annotation.annotate(memes(int(n_memes)), chat, run.profile))
     files.write_jsonl(run.write("annotations.jsonl"), made)
     with run.chat("generator", "dialogue_generation") as chat:
-        llm_chat.run(dialogue.generate(starts(int(n_dialogues)), chat, run.profile, run.folder))
+        talked, _ = llm_chat.run(dialogue.generate(starts(int(n_dialogues)), chat, run.profile, run.folder))
+    library = {meme.meme_id: meme for meme in memes(int(n_memes))}
+    ranked = []
+    for one in talked:
+        lines, turns = [(turn.speaker, turn.text) for turn in one.turns], range(2, len(one.turns) + 1)
+        ranked.append(reranking.RankedChat(one.dialogue_id, lines, turns, [[*library]] * len(turns)))
+    with run.chat("chooser", "choice", at_once=1) as chat:
+        chosen = reranking.ask_model(ranked, chat, library, run.profile)
+    files.write_jsonl(run.write("choices.jsonl"), chosen)
 
 
 # --- around it --------------------------------------------------------------------------------------
