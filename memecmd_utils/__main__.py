@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -188,6 +189,21 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
         raise MemecmdError("name both files, as in make insert-memes IN=chat.csv OUT=with_memes.csv")
     named = (Path(name).expanduser() for name in (source, target))
     click.echo(chats.insert_file(*named, choice.profile, choice.settings, run, strategy, fields))
+
+
+@cli.command()
+@run_option
+@click.option("--host", default="127.0.0.1", help="Whom to listen to; by default this machine alone.")
+@click.option("--port", default=8765, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.pass_obj
+def serve(choice: Choice, run: str, host: str, port: int) -> None:
+    """Keep a library warm for bots: POST /rank takes a chat as JSON and gives memes (RUN: also a folder)."""
+    from memecmd_utils.chats import ranking, serving
+
+    live = ranking.open_live(run or choice.run_name(), choice.profile, choice.settings)
+    with serving.server(live, host, port) as served, suppress(KeyboardInterrupt):
+        click.echo(f"POST http://{host}:{served.server_port}/rank; Ctrl-C ends it")
+        served.serve_forever()
 
 
 @cli.command("fit-placement")

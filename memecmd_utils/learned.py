@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,20 @@ from tqdm.auto import tqdm
 from memecmd_utils import files, grades, retrieval
 from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.retrieval import LEARNED, Encode, Ranking, ScoredDialogue
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.splits import MEME_TEXTS, TURN_TEXTS, Split, Turns, encoders_of
+from memecmd_utils.settings import Profile
+from memecmd_utils.splits import (
+    MEME_TEXTS,
+    TURN_TEXTS,
+    Split,
+    Turns,
+    dialogues_of,
+    encode_texts,
+    encoders_of,
+    last_turns,
+)
 
 FILE = "placement.json"
 """File of a run with weights that were fitted on it; the example's are in `data/example`."""
@@ -130,10 +142,14 @@ class LearnedPlacement:
     fold_of: Mapping[str, int]
     turn_means: Sequence[np.ndarray]
 
-    def chat_alone(self) -> "LearnedPlacement":
-        """The same without intercepts: what the texts of turn and meme say, and nothing else."""
-        model, *folds = (replace(model, intercepts={}) for model in (self.model, *self.folds))
-        return replace(self, model=model, folds=folds)
+    def chat_alone(self, share: float = 0.0) -> "LearnedPlacement":
+        """The same with a share of its intercepts; without them texts of turn and meme alone speak."""
+
+        def less(model: PlacementModel) -> PlacementModel:
+            liked = {meme: share * value for meme, value in model.intercepts.items()} if share else {}
+            return replace(model, intercepts=liked)
+
+        return replace(self, model=less(self.model), folds=[*map(less, self.folds)])
 
     def of_dialogue(self, dialogue_id: str) -> PlacementModel:
         """The model that saw no grade and no mark of this dialogue."""
@@ -212,6 +228,65 @@ def open_placement(run: Run, names: Sequence[str]) -> LearnedPlacement:
 
 
 # --- Applied to dialogues and chats
+
+SPOKEN = 4
+"""Place in `TURN_TEXTS` of the first of those that were said; the others are a summary's."""
+RIDGE = 3.0
+"""Penalty of the regression that stands in for summaries: from 1 to 30 the rankings hardly differ."""
+UNSUMMED_SHARE = 0.5
+"""Share of the intercepts that counts where nobody writes summaries: with all of them few memes are sent,
+at any turn. On the example, out of fold, this one has the highest specificity (of 0, 0.1 to 0.3, 0.5, 1)."""
+
+
+@dataclass(frozen=True)
+class ChatReader:
+    """Vectors of all texts of a turn from what was said alone, where nobody writes a summary.
+
+    `encode` and `means` are those of the last embedder. `weights`: ridge regression from its vectors of what
+    was said to all texts of a turn under each embedder, of `dims`. It learns from the example's dialogues,
+    all of which have summaries; no grade has a part in it.
+    """
+
+    encode: Encode
+    means: np.ndarray
+    weights: np.ndarray
+    dims: Sequence[int]
+
+    def vectors(self, chats: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Unit vectors [chats, 6, dim] under each embedder of the turns that follow u_1..u_{t-1}."""
+        said, _ = encode_texts([last_turns(chat) for chat in chats], self.encode, "query", self.means)
+        ends = len(TURN_TEXTS) * np.cumsum(self.dims)[:-1]
+        parts = np.split(said.reshape(len(said), -1) @ self.weights, ends, axis=1)
+        out = [normalise(part.reshape(-1, dim)).reshape(-1, len(TURN_TEXTS), dim)
+               for part, dim in zip(parts, self.dims, strict=True)]  # fmt: skip
+        out[-1][:, SPOKEN:] = said
+        return out
+
+
+def chat_reader(
+    placement: LearnedPlacement, profile: Profile, encoders: Mapping[str, Encode], encode: Encode
+) -> ChatReader:
+    """The reader for a placement; `encoders` encode the example, `encode` what is said in chats."""
+    example = Split("example", dialogues_of(paths.example), {}, [])
+    vectors = [v for v, _ in Turns(example, profile, encoders, means=placement.turn_means).turn_vectors]
+    x, y = vectors[-1][:, SPOKEN:], np.hstack([part.reshape(len(part), -1) for part in vectors])
+    x = x.reshape(len(x), -1).astype(np.float64)
+    weights = x.T @ np.linalg.solve(x @ x.T + RIDGE * np.eye(len(x)), y)
+    dims = [part.shape[2] for part in vectors]
+    return ChatReader(encode, placement.turn_means[-1][SPOKEN:], weights.astype(np.float32), dims)
+
+
+@dataclass(frozen=True, eq=False)
+class SpokenTurns(Turns):
+    """Turns of chats that have no summaries, with the vectors that a reader takes in their place."""
+
+    reader: ChatReader | None = None
+
+    @cached_property
+    def turn_vectors(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """As of turns with summaries."""
+        vectors = self.reader.vectors([query.before for query in self.asked])
+        return list(zip(vectors, self.means, strict=True))
 
 
 def rank_dialogues(run: Run, split: Split) -> list[ScoredDialogue]:

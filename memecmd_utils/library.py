@@ -10,9 +10,11 @@ import hashlib
 import json
 import multiprocessing
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
@@ -402,7 +404,8 @@ def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Ite
         yield from (read_picture(job, ocr) for job in jobs)
     else:
         # Spawned and not forked: a notebook's kernel and onnxruntime have threads that a fork cuts off.
-        with ProcessPool(min(cores(), 16), context=multiprocessing.get_context("spawn")) as pool:
+        spawned = multiprocessing.get_context("spawn")
+        with _main_script_hidden(), ProcessPool(min(cores(), 16), context=spawned) as pool:
             readings = pool.map(read_picture, jobs, timeout=LIMIT_S).result()
             try:
                 for _ in jobs:
@@ -412,6 +415,18 @@ def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Ite
                         yield Reading(Exit.undecodable(ImageRejected(DIED)))
             finally:
                 pool.stop()
+
+
+@contextmanager
+def _main_script_hidden() -> Iterator[None]:
+    """Keep spawned processes from running a user's script, which few close with `if __name__ == ...`."""
+    main = vars(sys.modules["__main__"])
+    file = main.pop("__file__", None)
+    try:
+        yield
+    finally:
+        if file is not None:
+            main["__file__"] = file
 
 
 def _on_workers(jobs: Sequence[Job], scheduler: str | None) -> Iterator[Reading]:

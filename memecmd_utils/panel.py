@@ -335,8 +335,7 @@ class PasteTab:
         lines = [*pasted.lines, (pasted.next_speaker, "")]
         best = reranking.best_ids(library.index, query, self.first.knobs().weights, run.profile)
         ranked = reranking.RankedChat("pasted", lines, (pasted.turn,), best)
-        with run.chat("chooser", "pasted_chat", at_once=1) as chat:
-            chat.recordings = None  # its owner wants nobody to keep the chat
+        with run.chat("chooser", "pasted_chat", at_once=1, is_kept=False) as chat:
             picture = reranking.pictures(run, run)
             (choice,) = reranking.ask_model([ranked], chat, library.memes, run.profile, picture)
         self._show(pasted, choice.meme_id, choice.unscored or f"the model: {choice.reason}")

@@ -153,7 +153,7 @@ def ask_model(
         made = []
         for row, turn in enumerate(ranked.turns):
             asked = choice_request(ranked, row, sent, memes, profile, picture)
-            made.append(await _choice_at(ranked.name, turn, asked, chat, profile))
+            made.append(await choice_at(ranked.name, turn, asked, chat, profile))
             if made[-1].meme_id:
                 sent[turn] = made[-1].meme_id
             bar()
@@ -164,7 +164,7 @@ def ask_model(
     return [choice for of_chat in made for choice in of_chat]
 
 
-async def _choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: Profile) -> Choice:
+async def choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: Profile) -> Choice:
     """The choice at a turn; where nothing is left to choose nobody is asked."""
     none = {"meme_id": "", "reason": "", "place": 0}
     about = {"dialogue_id": name, "turn": turn, "profile": profile.name, "seed": profile.seed}

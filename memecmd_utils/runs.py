@@ -293,10 +293,13 @@ class Run:
         return model_of(self.profile, role, number).endpoint
 
     @contextmanager
-    def chat(self, role: Role, stage: str, number: int = 0, at_once: int = 2) -> Iterator[Chat]:
+    def chat(
+        self, role: Role, stage: str, number: int = 0, at_once: int = 2, is_kept: bool = True
+    ) -> Iterator[Chat]:
         """Open the model of a role with its recordings of `stage` and caps; counts are written at the end.
 
         `at_once`: requests that a local model gets at a time; with 1 an answer depends on its prompt alone.
+        Without `is_kept` nothing is recorded: the owner of what is asked about wants nobody to keep it.
         """
         name = stage if number == 0 else f"{stage}-{number + 1}"
         llm, endpoint, _ = model_of(self.profile, role, number)
@@ -305,7 +308,7 @@ class Run:
             backend = backend_of(self.profile, role, number, at_once, None if mode == "recorded" else stack)
             concurrency = min(concurrency, at_once) if llm == "local" else concurrency
             caps = None if llm == "authored" else budget(self, name, getattr(backend, "endpoint", endpoint))
-            store = self.recordings(stage) if backend.recordable else None
+            store = self.recordings(stage) if backend.recordable and is_kept else None
             if store is not None:
                 stack.enter_context(store.writing())
             # A run can go on without judges, who measure what is there without them, or without one strategy.

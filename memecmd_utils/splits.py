@@ -78,12 +78,12 @@ def untouched_splits(example: Split) -> Iterator[Split]:
             for row in example_memes(folder)
         }  # fmt: skip
         annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
-        split = Split(folder.name, _dialogues(folder), {**old, **new}, annotations, load_truth(folder))
+        split = Split(folder.name, dialogues_of(folder), {**old, **new}, annotations, load_truth(folder))
         if split.truth.grades:
             yield split
 
 
-def _dialogues(folder: Path) -> list[Dialogue]:
+def dialogues_of(folder: Path) -> list[Dialogue]:
     """Dialogues of a folder in the form of the example corpus: a row a turn, a row a summary."""
     turns: dict[str, list[dict]] = {}
     summaries: dict[str, list[dict]] = {}
@@ -152,7 +152,12 @@ class Query(NamedTuple):
 def turn_texts(before: Sequence[str], summary: SummaryReply | Summary) -> tuple[str, ...]:
     """The texts known before turn t, in the order of `TURN_TEXTS`: its summary and `before`, u_1..u_{t-1}."""
     parts = (summary.scenario, summary.emotion, summary.motivation)
-    return (*parts, "\n".join(parts), *("\n".join(before[-n:]) for n in (1, CONTEXT_TURNS)))
+    return (*parts, "\n".join(parts), *last_turns(before))
+
+
+def last_turns(before: Sequence[str]) -> tuple[str, ...]:
+    """Those of them that were said: the last turn, and the last three."""
+    return tuple("\n".join(before[-n:]) for n in (1, CONTEXT_TURNS))
 
 
 def meme_texts(meme: Meme, annotation: Annotation) -> tuple[str, ...]:

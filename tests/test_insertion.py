@@ -200,6 +200,31 @@ def test_learned_placement_sends_where_it_promises_most(monkeypatch, tmp_path) -
     assert {line["meme_strategy"] for line in read_csv(tmp_path / "o.csv")} == {"", "learned"}
 
 
+def test_without_a_model_learned_placement_reads_the_last_turns(monkeypatch, tmp_path) -> None:
+    """Nobody wrote a summary: topics are read from what was said. A model, where there is one, is asked."""
+    made_chats.finished_run(monkeypatch, tmp_path, wanted_rate=0.5)
+    made_chats.placement_file(tmp_path / "example" / "placement.json")
+    made_chats.example_corpus(tmp_path / "example")
+    rows = [["甲", "说说 k3"], ["乙", "天气"], ["甲", "还有 k7"], ["乙", "嗯"], ["丙", "行"]]
+    source = write_csv(tmp_path / "c.csv", rows, ["speaker", "text"])
+    told = chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
+    memes = memes_in(tmp_path / "o.csv")
+    assert (memes[0], memes[1], memes[3]) == ("", "m03", "m07")
+    assert " memes (2 different) in 5 turns of 1 chat; summaries: none, the last turns are read" in told
+    cells = read_csv(tmp_path / "o.csv")[1]
+    assert cells["meme_score"] == "" and float(cells["meme_gate_score"]) > float(cells["meme_threshold"])
+    page = (tmp_path / "o.html").read_text(encoding="utf-8")
+    assert "m03" in page and "T =" not in page and "Ψ " not in page
+    write_csv(source, rows[:1], ["speaker", "text"])
+    assert chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned").startswith("0 memes")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
+    write_csv(source, rows, ["speaker", "text"])
+    with made_chats.agent().running() as server:
+        name = made_chats.live_profile(tmp_path, server.url)
+        told = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made", strategy="learned")
+    assert "summaries: model m@" in told and len(server.bodies) == 4
+
+
 @pytest.mark.parametrize("strategy", ["greedy", "learned"])
 def test_as_many_turns_of_a_file_get_a_meme_as_were_asked_for(monkeypatch, tmp_path, strategy) -> None:
     changes = {"wanted_rate": 0.3, "theta0": "auto", "score_scale": "standard", "threshold_penalty": 0.1}
@@ -229,14 +254,14 @@ def test_reranked_memes_are_what_a_model_chooses_and_no_choice_is_asked_twice(
         number = next((line.split(".")[0] for line in listed.splitlines() if caption in line), "0")
         return Answer(chat_reply(json.dumps({"reason": f"说到 k{topic}", "number": int(number)})))
 
-    real, turns = reranking._choice_at, iter(range(9))
+    real, turns = reranking.choice_at, iter(range(9))
 
     async def killed(*where):
         if next(turns) == 2:
             raise KeyboardInterrupt
         return await real(*where)
 
-    monkeypatch.setattr(reranking, "_choice_at", killed)
+    monkeypatch.setattr(reranking, "choice_at", killed)
     with FaultServer(answer).running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
         with pytest.raises(KeyboardInterrupt):

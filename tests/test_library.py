@@ -5,7 +5,10 @@ contact sheet comes back as the curation file that the next build honours.
 """
 
 import os
+import subprocess
+import sys
 from itertools import combinations
+from pathlib import Path
 
 import browser
 import numpy as np
@@ -207,6 +210,24 @@ def test_processes_and_dask_make_the_same_library_and_one_that_dies_costs_one_im
     jobs.insert(1, (Dies(), Filters(), None))
     read = list(library.read_pictures(jobs, profile()))
     assert [reading.exit and reading.exit.why for reading in read] == [None, library.DIED, None]
+
+
+def test_a_script_without_a_main_guard_may_read_many_pictures(root, tmp_path) -> None:
+    """Processes that are spawned would run such a script again, and end."""
+    save(root / "a.png", seed=1)
+    script = tmp_path / "five_lines.py"
+    script.write_text(
+        "from memecmd_utils import library, settings\n"
+        "library.PARALLEL_FROM = 1\n"
+        f"jobs = [(library.Path({str(root / 'a.png')!r}), settings.Filters(), None)]\n"
+        "read = library.read_pictures(jobs, settings.Profile(name='p'))\n"
+        "print([reading.exit for reading in read], __file__)\n",
+        encoding="utf-8",
+    )
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    where = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=where, check=False)
+    assert done.stdout.strip() == f"[None] {script}", done.stderr
 
 
 class Dies:

@@ -6,13 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+import numpy as np
 from markupsafe import Markup
 
 from memecmd_utils import files, learned, reranking, retrieval, runs
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS, PICTURES
 from memecmd_utils.chats.readers import OWN, Export, counted
-from memecmd_utils.chats.search import Library, asking_run, encoder, library_run, open_library
+from memecmd_utils.chats.search import (
+    Library,
+    asking_run,
+    encoder,
+    library_run,
+    open_library,
+    passing_encoder,
+)
 from memecmd_utils.chats.turns import (
     MAX_CHARS,
     ChatError,
@@ -25,6 +33,7 @@ from memecmd_utils.chats.turns import (
 )
 from memecmd_utils.drawing import ShownTurn, initials, shown_meme
 from memecmd_utils.embedders import embedder_of
+from memecmd_utils.learned import SpokenTurns
 from memecmd_utils.llm import local_model
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.retrieval import LEARNED, RERANKED
@@ -75,7 +84,7 @@ def insert_file(
         local_model.check(asking.profile.models.local_model)  # before the library is read
     library = open_library(run, asking)
     before = runs.spent(asking).total("usd")
-    chats, writers = _summed_up(export.chats, asking, run.name)
+    chats, writers = _summed_up(export.chats, asking, run.name, strategy == LEARNED)
     placements, choices = _place(chats, library, strategy, asking)
     usd = runs.spent(asking).total("usd") - before
     about = (
@@ -187,11 +196,11 @@ def _page(
 
 def _lines(placed: Placement, dialogue: Dialogue) -> tuple[str, ...]:
     """What is written beside a meme on the page."""
-    lines = [f"{placed.meme_id}, T = {placed.score:+.3f}"]
+    lines = [placed.meme_id + ("" if placed.score is None else f", T = {placed.score:+.3f}")]
     if placed.threshold is not None:
         lines.append(f"gate: {placed.gate_score:+.2f} > {placed.threshold:+.2f}")
-    summary = dialogue.summaries[placed.turn - 2]
-    return (*lines, *filter(None, [placed.reason]), f"Ψ {summary.motivation}")
+    motivation = dialogue.summaries[placed.turn - 2].motivation
+    return (*lines, *filter(None, [placed.reason, motivation and f"Ψ {motivation}"]))
 
 
 # --- summaries and memes
@@ -201,8 +210,13 @@ def _lack_summaries(conversations: Sequence[Conversation]) -> bool:
     return any(next(missing(chat.name, spoken_turns(chat)), None) for chat in conversations)
 
 
-def _summed_up(conversations: Sequence[Conversation], asking: Run, library: str) -> tuple[list[Chat], str]:
-    """All chats, and in words who wrote the summaries (the file, else a model) and how many there are not."""
+def _summed_up(
+    conversations: Sequence[Conversation], asking: Run, library: str, can_go_without: bool
+) -> tuple[list[Chat], str]:
+    """All chats, and in words who wrote the summaries (the file, else a model) and how many there are not.
+
+    Where the strategy can go without, nobody is asked for want of a model.
+    """
     spoken = [spoken_turns(conversation) for conversation in conversations]
     wanted = [
         (number, context)
@@ -211,13 +225,14 @@ def _summed_up(conversations: Sequence[Conversation], asking: Run, library: str)
     ]
     is_given = any(turn.summary for turns in spoken for turn in turns[1:])
     answers: list[Answer] = []
-    if not is_given or asking.profile.models.llm != "authored":
+    has_model = asking.profile.models.llm != "authored"
+    if has_model or not (is_given or can_go_without):
         answers = summarise([context for _, context in wanted], asking, "own_chats", library)
     pairs = zip(wanted, answers, strict=bool(answers))
     told = {(number, context.turn): answer.value for (number, context), answer in pairs}
     sources = [*(["in the file"] if is_given else []), *sorted({answer.source for answer in answers})]
-    words = ", ".join(sources) or "none needed"
-    if lacking := len(wanted) - sum(summary is not None for summary in told.values()):
+    words = ", ".join(sources) or ("none, the last turns are read" if wanted else "none needed")
+    if sources and (lacking := len(wanted) - sum(summary is not None for summary in told.values())):
         faults = Counter(f" ({a.outcome}: {a.reason})" for a in answers if a.value is None)
         words += f"; {counted(lacking, 'turn')} without a summary"
         words += "".join(fault for fault, _ in faults.most_common(1))
@@ -252,21 +267,21 @@ def _place(
     dialogues, run = [chat.dialogue for chat in chats], library.run
     if strategy == RERANKED and asking.profile.models.llm == "authored":
         raise NoSummaryAgent(f"strategy {RERANKED} asks a model at every turn", asking.profile.name, run.name)
-    if all(summary.unscored for dialogue in dialogues for summary in dialogue.summaries):
+    if not any(dialogue.summaries for dialogue in dialogues):
         return [], []
     profile, index = run.profile.replace(strategies=[strategy]), library.index
-    scored = retrieval.score_dialogues(dialogues, index, library.encode, profile, library.query_means)
     by_learned: Sequence[retrieval.ScoredDialogue] = ()
     choices: Sequence[Choice] = ()
+    has_summaries = any(not summary.unscored for dialogue in dialogues for summary in dialogue.summaries)
     if strategy == LEARNED:
-        models = run.profile.models
-        both = (models.embedder, models.consistency_embedder)
-        encoders = dict(zip(both, (library.encode, encoder(run, asking, both[1])), strict=True))
-        names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
-        placement = learned.open_placement(run, names)
-        split = Split(run.name, dialogues, library.memes, run.load(Annotation))
-        by_learned = placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
-    elif strategy == RERANKED:
+        by_learned = _by_learned(dialogues, library, asking, has_summaries)
+    if has_summaries:
+        scored = retrieval.score_dialogues(dialogues, index, library.encode, profile, library.query_means)
+    elif by_learned:  # there is nothing to score them by
+        scored = [replace(item, queries=np.zeros((len(item.turns), 3, index.dim))) for item in by_learned]
+    else:
+        return [], []
+    if strategy == RERANKED:
         ranked = [
             of_chat._replace(lines=[(turn.speaker, turn.text) for turn in chat.spoken])
             for of_chat, chat in zip(reranking.rank_chats(scored, index, profile), chats, strict=True)
@@ -276,8 +291,36 @@ def _place(
             choices = reranking.ask_model(ranked, chat, library.memes, asking.profile, picture)
     one_half = dict.fromkeys((dialogue.dialogue_id for dialogue in dialogues), "a")
     placements = retrieval.place(scored, index, profile, by_learned, choices, one_half)
+    if not has_summaries:
+        return [placed.model_copy(update={"score": None}) for placed in placements], choices
     # At random, turns without a summary get one, too.
     return [placed for placed in placements if placed.score is not None], choices
+
+
+def _by_learned(
+    dialogues: Sequence[Dialogue], library: Library, asking: Run, has_summaries: bool
+) -> list[retrieval.ScoredDialogue]:
+    """The best meme of learned placement at every turn: by summaries, or by what was said where none is."""
+    run, models = library.run, library.run.profile.models
+    both = (models.embedder, models.consistency_embedder)
+    encoders = dict(zip(both, (library.encode, encoder(run, asking, both[1])), strict=True))
+    names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
+    placement, annotations = learned.open_placement(run, names), run.load(Annotation)
+    if has_summaries:
+        split = Split(run.name, dialogues, library.memes, annotations)
+        return placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
+    heard = [
+        dialogue.model_copy(
+            update={"summaries": [s.model_copy(update={"unscored": ""}) for s in dialogue.summaries]}
+        )
+        for dialogue in dialogues
+    ]
+    split, spoken = Split(run.name, heard, library.memes, annotations), passing_encoder(run, asking, both[1])
+    reader = learned.chat_reader(placement, run.profile, encoders, spoken)
+    placement = placement.chat_alone(learned.UNSUMMED_SHARE)
+    return placement.rank(
+        SpokenTurns(split, run.profile, encoders, means=placement.turn_means, reader=reader)
+    )
 
 
 def _chosen(choices: Sequence[Choice]) -> str:

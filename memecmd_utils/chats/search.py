@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from memecmd_utils import files, retrieval
-from memecmd_utils.embedders import RecordedEmbedder, embedder_of
+from memecmd_utils import files, library, retrieval
+from memecmd_utils.embedders import Embedder, RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
 from memecmd_utils.llm.types import EndpointError
+from memecmd_utils.pictures import LibraryError
 from memecmd_utils.retrieval import QUERY_FIELDS, Encode, MemeIndex
-from memecmd_utils.runs import Run, StageMissing, open_finished
+from memecmd_utils.runs import RECORDS, Run, StageMissing, open_finished
 from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
-from memecmd_utils.settings import load_profile, parse_settings, run_name
+from memecmd_utils.settings import load_profile, parse_settings, run_name, settle
 
 
 def library_run(run: str, profile: str, settings: str) -> Run:
@@ -22,13 +23,35 @@ def library_run(run: str, profile: str, settings: str) -> Run:
     return open_finished(run or run_name(load_profile(profile, parse_settings(settings))))
 
 
-def asking_run(library: Run, profile: str, settings: str, purpose: str) -> Run:
-    """The run whose model is asked on behalf of `library`: profile and SET as given, outputs beside it.
+def folder_run(folder: Path) -> Run:
+    """The run of a folder of pictures, whose memes mean what is read on them, or else in their names.
 
-    What is spent, used and reported goes to `<library>-<purpose>`, so that the finished run stays as it is.
+    No model is asked. Pictures without words are left out. The library is built anew where the folder has
+    changed. Raises `LibraryError` where nothing is left.
     """
-    name = f"{library.name}-{purpose}"
-    loaded = load_profile(profile, parse_settings(settings))
+    run = open_finished(settle(load_profile("example", {"sources": [str(folder)]})))
+    made = run.write(RECORDS["Annotation"])
+    newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    if not made.is_file() or made.stat().st_mtime < newest:
+        library.build_library(run.profile, run.folder, ocr_cache=run.ocr_cache())
+        words = {meme.meme_id: meme.words for meme in run.load(Meme) if meme.words}
+        if not words:
+            raise LibraryError(f"no picture in {folder} has words on it, or in its name, to find it by")
+        about = {"source": "computed", "profile": run.profile.name, "s_minus": ""}
+        fits = ({"s_plus": said, "emotion": said, "motivation": said} for said in words.values())
+        rows = (Annotation(meme_id=m, **texts, **about) for m, texts in zip(words, fits, strict=True))
+        run.save(rows, Annotation)
+    return run
+
+
+def asking_run(finished: Run, profile: str, settings: str, purpose: str) -> Run:
+    """The run whose model is asked on behalf of a finished one: profile and SET as given, outputs beside it.
+
+    What is spent, used and reported goes to `<finished>-<purpose>`, so that the finished run stays as it is.
+    Without a profile that of the run is asked.
+    """
+    name = f"{finished.name}-{purpose}"
+    loaded = load_profile(profile, parse_settings(settings)) if profile else finished.profile
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
@@ -45,14 +68,24 @@ def encoder(run: Run, asking: Run, name: str | None = None, is_kept: bool = True
 
     @functools.cache
     def embedder() -> RecordedEmbedder:
-        if (name or run.profile.models.embedder) == "endpoint" and asking.profile.models.mode == "recorded":
-            raise EndpointError(
-                "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
-            )
-        made = asking.with_budget(embedder_of(run.profile, name, run.read_dirs))
-        return RecordedEmbedder(made, run.read_dirs)
+        return RecordedEmbedder(asked_embedder(run, asking, name), run.read_dirs)
 
     return lambda texts, side: embedder().encode(texts, side)
+
+
+def asked_embedder(run: Run, asking: Run, name: str | None = None) -> Embedder:
+    """A run's embedder, or the one named, which `asking` pays; an endpoint only where its mode allows it."""
+    if (name or run.profile.models.embedder) == "endpoint" and asking.profile.models.mode == "recorded":
+        raise EndpointError(
+            "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
+        )
+    return asking.with_budget(embedder_of(run.profile, name, run.read_dirs))
+
+
+def passing_encoder(run: Run, asking: Run, name: str) -> Encode:
+    """The same for what is said in chats: nothing is kept, not even in memory, however long they go on."""
+    embedder = asked_embedder(run, asking, name)
+    return lambda texts, side: RecordedEmbedder(embedder, ()).encode(texts, side)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from memecmd_utils.dialogue import HISTORY_TURNS, summary_request
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import replies
-from memecmd_utils.llm.chat import progress
+from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
+from memecmd_utils.settings import Profile
 
 MAX_CHARS = 500
 """Characters of one turn that the summary agent reads; the rest of a longer one is cut off."""
@@ -130,19 +131,26 @@ def summarise(
         what = f"{len(contexts):,} turns have no summary (a file may bring it in its columns S, E, Psi)"
         raise NoSummaryAgent(what, run.profile.name, library)
 
+    async def summary(context: Context) -> Answer:
+        answer = await summary_of(context, chat, run.profile)
+        bar()
+        return answer
+
+    # Asked one at a time, a model that is asked again after a kill says the same.
+    with (
+        run.chat("generator", stage, at_once=1, is_kept=is_kept) as chat,
+        progress(chat, len(contexts), "summaries", "summary") as bar,
+    ):
+        return llm_chat.run(chat.side_by_side(summary(context) for context in contexts))
+
+
+async def summary_of(context: Context, chat: Chat, profile: Profile) -> Answer:
+    """What a model says of one turn: a `SummaryReply`; texts are cut to `MAX_CHARS`."""
+
     def cut(text: str) -> str:
         line = " ".join(text.split())
         return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
 
-    async def summary(context: Context) -> Answer:
-        lines = [(name, cut(text)) for name, text in context.lines]
-        asked = summary_request(context.chat, context.turn, lines, context.next_speaker, run.profile)
-        answer = await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))
-        bar()
-        return answer
-
-    with run.chat("generator", stage, at_once=1) as chat:  # asked again after a kill it says the same
-        if not is_kept:
-            chat.recordings = None
-        with progress(chat, len(contexts), "summaries", "summary") as bar:
-            return llm_chat.run(chat.side_by_side(summary(context) for context in contexts))
+    lines = [(name, cut(text)) for name, text in context.lines]
+    asked = summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
+    return await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))

@@ -126,3 +126,18 @@ def live_profile(folder: Path, url: str, **changes) -> str:
     path = folder / "profiles" / "live.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return "live"
+
+
+def example_corpus(folder: Path) -> None:
+    """An example's dialogues in which a turn's summary is about the topic of the turn before it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    turns, summaries = [], []
+    for number in range(8):
+        about = {"dialogue_id": f"news-{number}", "source": "authored"}
+        for turn in range(1, 14):
+            place = {**about, "turn": turn, "speaker": "AB"[(turn + 1) % 2]}
+            turns.append({**place, "text": f"第{number}段 k{(number + turn) % N_MEMES}"})
+            if turn > 1:
+                summaries.append({**place, **summary((number + turn - 1) % N_MEMES)})
+    for name, rows in (("dialogues", turns), ("summaries", summaries)):
+        files.write_text(folder / f"{name}.jsonl", "".join(files.dumps(row) + "\n" for row in rows))
