@@ -103,6 +103,18 @@ def example_memes(folder: Path | None = None) -> list[Candidate]:
     return memes
 
 
+def drawn_memes(folder: Path | None = None) -> dict[str, Meme]:
+    """The memes of `example_memes` as records, by id; `file` is the tracked picture, which is not opened."""
+    return {
+        row.meme_id: Meme(
+            source="drawn", meme_id=row.meme_id, file=str(row.path), text=row.text, text_source="known",
+            picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
+            width=1, height=1, licence=LICENCE,
+        )
+        for row in example_memes(folder)
+    }  # fmt: skip
+
+
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders."""
     candidates: list[tuple[str, Candidate]] = []

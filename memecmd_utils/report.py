@@ -28,7 +28,7 @@ from memecmd_utils.release import Records
 from memecmd_utils.runs import STAGES, Run, StageMissing
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
-from memecmd_utils.studies import landing
+from memecmd_utils.studies import landing, live
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
@@ -170,8 +170,9 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     gates = run.load_json("gates.json")
     candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
     truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
-    chats = chat_payload(run, records, candidates, truth, numbers)
-    library = cards(run, records, chats)
+    beside = live.corpus() if shows_live(run) else None
+    chats = chat_payload(run, records, candidates, truth, numbers, beside)
+    library = cards(run, records, chats, beside)
     chats["memes"] = [[card["meme"].meme_id, card["meme"].words, card["meme"].gloss] for card in library]
     _draw_teaching_chat(run, records)
     values = {
@@ -202,6 +203,15 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     target = run.report / "index.html"
     files.write_text(target, environment.get_template("index.html.j2").render(values))
     return target
+
+
+def shows_live(run: Run) -> bool:
+    """Whether the page also has the live corpus: beside the authored one, and not beside a user's chats."""
+    return (
+        run.profile.models.llm == "authored"
+        and not run.profile.dialogue.dialogues
+        and not run.profile.paper_data
+    )
 
 
 def screenshot(
@@ -285,8 +295,12 @@ def chat_payload(
     candidates: Sequence[schemas.Candidate],
     truth: grades.GroundTruth,
     numbers: Mapping[str, Any],
+    beside: live.Corpus | None = None,
 ) -> dict[str, Any]:
-    """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON."""
+    """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON.
+
+    Those of the live corpus stand before them, under the strategies that it has.
+    """
     profile, saved, dialogues = run.profile, saved_by_04c(run), records["dialogues"]
     words = {
         name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
@@ -298,10 +312,17 @@ def chat_payload(
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
     halves, glosses = retrieval.halves(dialogues), _title_glosses(run, dialogues)
-    tops, placed, marks = (_by_dialogue(rows) for rows in (candidates, records["placements"], truth.marks))
+    gates, means, placements = run.load_json("gates.json"), truth.means, records["placements"]
+    first = shown.index(drawing.teaching_dialogue(shown, "typical"))
+    if beside:
+        shown, first = [*beside.dialogues, *shown], live.typical()
+        glosses |= {dialogue.dialogue_id: dialogue.gloss for dialogue in beside.dialogues}
+        halves, gates, means = halves | beside.halves, gates | beside.gates, means | live.means()
+        candidates, placements = [*beside.candidates, *candidates], [*beside.placements, *placements]
+    tops, placed, marks = (_by_dialogue(rows) for rows in (candidates, placements, truth.marks))
 
     def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
-        return truth.means.get((dialogue_id, turn), {}).get(meme_id)
+        return means.get((dialogue_id, turn), {}).get(meme_id)
 
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
         name, turns = dialogue.dialogue_id, [summary.turn for summary in dialogue.summaries]
@@ -310,10 +331,10 @@ def chat_payload(
             parts = (round(float(x), 4) for x in (c.alpha, c.delta, c.beta, c.gamma))
             top.setdefault(c.turn, []).append([c.meme_id, *parts, grade(name, c.turn, c.meme_id)])
         sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
-        for p in placed.get(name, ()):
+        for p in (p for p in placed.get(name, ()) if p.strategy in sent):
             sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
         known = {turn: saved[key] for turn in turns if (key := f"{name}/{turn}") in saved}
-        if landing.POPULAR in words:
+        if landing.POPULAR in words and known:
             popular = {turn: meme for turn, (meme, _) in known.items() if meme}
             sent[landing.POPULAR] = {t: [meme, grade(name, t, meme), ""] for t, meme in popular.items()}
         marked: dict[int, list[int]] = {}
@@ -342,10 +363,10 @@ def chat_payload(
         "tabs": tabs,
         "rates": landing_rates(numbers),
         "weights": list(profile.retrieval.weights),
-        "gates": run.load_json("gates.json"),
+        "gates": gates,
         "top_k": profile.retrieval.top_k,
         "scale": profile.retrieval.score_scale,
-        "first": shown.index(drawing.teaching_dialogue(shown, "typical")),
+        "first": first,
         "english": any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
@@ -386,7 +407,9 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 # --- The library: small pictures, each embedded once, with captions and annotations
 
 
-def cards(run: Run, records: Records, chats: Mapping[str, Any]) -> list[dict[str, Any]]:
+def cards(
+    run: Run, records: Records, chats: Mapping[str, Any], beside: live.Corpus | None = None
+) -> list[dict[str, Any]]:
     """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`."""
     memes, folder, needed = run.memes(), run.read("memes.parquet").parent, set()
     for chat in chats["dialogues"]:
@@ -395,13 +418,19 @@ def cards(run: Run, records: Records, chats: Mapping[str, Any]) -> list[dict[str
     others = [meme.meme_id for meme in records["memes"] if meme.meme_id not in needed]
     shown = needed | set(others[: max(0, LIBRARY - len(needed))])
     annotation_of = {annotation.meme_id: annotation for annotation in records["annotations"]}
+    files_of = {meme.meme_id: folder / meme.file for meme in records["memes"]}
+    if beside:  # its library has the drawings of the held-out tests, too
+        drawn = {name: meme for name, meme in live.drawings().items() if name in needed - memes.keys()}
+        memes = memes | drawn
+        files_of |= {name: Path(meme.file) for name, meme in drawn.items()}
+        annotation_of = {a.meme_id: a for a in beside.annotations if a.meme_id in drawn} | annotation_of
     return [
         {
-            "meme": memes[meme.meme_id],
-            "annotation": (annotation := annotation_of.get(meme.meme_id)),
-            "english": drawing.english_of(annotation, meme.meme_id) if annotation else {},
-            "picture": pictures.thumbnail(folder / meme.file, SIDE),
+            "meme": memes[name],
+            "annotation": (annotation := annotation_of.get(name)),
+            "english": drawing.english_of(annotation, name) if annotation else {},
+            "picture": pictures.thumbnail(path, SIDE),
         }
-        for meme in records["memes"]
-        if meme.meme_id in shown
+        for name, path in files_of.items()
+        if name in shown
     ]

@@ -16,7 +16,7 @@ import pandas as pd
 from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import NONE, GroundTruth, Key, load_truth, read_grades, truth_of_run
-from memecmd_utils.library import example_memes
+from memecmd_utils.library import drawn_memes, example_memes
 from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves, pad
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
@@ -69,14 +69,7 @@ def untouched_splits(example: Split) -> Iterator[Split]:
     known = {row.meme_id for row in example_memes()}
     old = {name: meme for name, meme in example.memes.items() if name in known}
     for folder in (paths.example / name for name in UNTOUCHED if known == old.keys()):
-        new = {
-            row.meme_id: Meme(
-                source="drawn", meme_id=row.meme_id, file="not drawn", text=row.text, text_source="known",
-                picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
-                width=1, height=1,
-            )
-            for row in example_memes(folder)
-        }  # fmt: skip
+        new = drawn_memes(folder)
         annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
         split = Split(folder.name, dialogues_of(folder), {**old, **new}, annotations, load_truth(folder))
         if split.truth.grades:

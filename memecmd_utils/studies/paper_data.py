@@ -294,7 +294,9 @@ LOOK_PAIRS = ((RERANKED, "greedy"), ("greedy", "random"), ("sampling", "greedy")
 """In the order of the plan."""
 
 
-def look_differences(memes: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def look_differences(
+    memes: pd.DataFrame, pairs: Sequence[tuple[str, str]] = LOOK_PAIRS
+) -> Iterator[dict[str, Any]]:
     """One sender minus another, each at its own turns, in fits and lands."""
     known = memes.dropna(subset="grade")
     for part, in_set in [("all", known), *known.groupby("set", sort=False)]:
@@ -303,7 +305,7 @@ def look_differences(memes: pd.DataFrame) -> Iterator[dict[str, Any]]:
             for sender, sent in in_set.groupby("strategy")
         }
         for (who, other), (measure, least) in [
-            (pair, of) for pair in LOOK_PAIRS for of in (("fits", grades.FITS), ("lands", 2.0))
+            (pair, of) for pair in pairs for of in (("fits", grades.FITS), ("lands", 2.0))
         ]:
             values = [
                 (by_sender[name] >= least).astype(float).to_dict()
