@@ -63,6 +63,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         "teaching": _teaching_levels(run, records),
         "landing": landing.quoted(run),
         "paper_data": run.load_json("paper_data.json"),
+        "live": live.tables() if shows_live(run) else {},
     }
     files.write_json(run.report / "numbers.json", numbers, statistics.as_json)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
@@ -91,6 +92,9 @@ LANDING_SETTINGS = ("setting", "memes", "rate", "ungraded", "fits", "lands", "sp
 
 
 LOOK = ("who", "memes", "described", "fits", "lands", "specificity", "repeats")
+LIVE = ("who", "memes", "memes a dialogue", "fits", "lands", "mean grade")
+PHASES = ("phases", "chats", *live.MEASURES)
+PREFERENCES = ("first", "second", "pairs", "preferred", "same vote")
 CONFOUNDS = ("set", "strategy", "dialogues", "density", "repeats", "most frequent", "without a meme")
 
 
@@ -136,6 +140,9 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),
         "look": printed((row for row in published["look"] if row["set"] == "all"), LOOK),
         "confounds": printed(published["confounds"], CONFOUNDS),
+        "live": printed(numbers["live"].get("senders", ()), LIVE),
+        "phases": printed(numbers["live"].get("phases", ()), PHASES),
+        "preferences": printed(numbers["live"].get("preferences", ()), PREFERENCES),
     }
     return {name: table for name, table in shown.items() if len(table)}
 
