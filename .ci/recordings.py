@@ -41,7 +41,11 @@ def check(profile: str) -> tuple[list[str], list[str]]:
     """
     done: list[str] = []
     problems: list[str] = []
-    for folder in (paths.example / "recordings", paths.raw / "recordings" / profile):
+    for folder in (
+        paths.example / "recordings",
+        paths.live / "recordings",
+        paths.raw / "recordings" / profile,
+    ):
         stages = [*folder.glob("*"), *folder.glob("embedding/*")]
         for path in [file for stage in sorted(stages) for file in files_in(stage, (*REPLIES, ".npz"))]:
             try:
@@ -90,14 +94,16 @@ def promote(run: Path, mine: Path) -> Iterator[str]:
     `run`: folder of the run; `mine`: recordings of its profile. Tracked vectors stay as they are. Raises
     `RecordingError` if nothing of a stage is recorded: its tracked file would be emptied.
     """
-    target = paths.example / "recordings"
+    owner = paths.live if mine.name == paths.live.name else paths.example
+    target = owner / "recordings"
     for folder in sorted(mine.glob("embedding/*")):
         tracked = files_in(target / "embedding" / folder.name, (".npz",))
-        there = {key for path in tracked for key in read_vectors(path)}
+        of_example = files_in(paths.example / "recordings" / "embedding" / folder.name, (".npz",))
+        there = {key for path in {*tracked, *of_example} for key in read_vectors(path)}
         mine_here = files_in(folder, (".npz",))
         new = {k: row for path in mine_here for k, row in read_vectors(path).items() if k not in there}
         if new:
-            write_vectors(target / "embedding" / folder.name / f"example-{len(tracked) + 1}.npz", new)
+            write_vectors(target / "embedding" / folder.name / f"{owner.name}-{len(tracked) + 1}.npz", new)
         yield f"{len(new)} new vectors -> {folder.name}"
     for note in sorted((run / "usage").glob("*.keys.json")):
         stage = note.name.removesuffix(".keys.json")
@@ -106,7 +112,9 @@ def promote(run: Path, mine: Path) -> Iterator[str]:
         forms = {key: form for path in store.files for key, form, _ in read_file(path) if key in wanted}
         if not forms:
             raise RecordingError(f"none of the {len(wanted)} replies of {stage} is recorded")
-        write_file(target / stage / "example.jsonl.gz", [(form, store.get(k)) for k, form in forms.items()])
+        write_file(
+            target / stage / f"{owner.name}.jsonl.gz", [(form, store.get(k)) for k, form in forms.items()]
+        )
         yield f"{len(forms)} of {len(wanted)} replies -> {stage}"
 
 

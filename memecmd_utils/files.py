@@ -48,6 +48,7 @@ class Paths:
         self.data = root / "data"
         self.profiles = self.data / "profiles"  # one YAML file a profile
         self.example = self.data / "example"  # the embedded corpus, tracked
+        self.live = self.data / "live"  # chats by a model, tracked
         self.raw = self.data / "raw"  # what a user brings or fetches, and recordings of live models
         self.interim = self.data / "interim"  # caches that can be made again
         self.processed = self.data / "processed"  # one folder a run

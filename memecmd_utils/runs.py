@@ -242,8 +242,9 @@ class Run:
 
     @property
     def read_dirs(self) -> list[Path]:
-        """Folders of recordings: the tracked ones, then the user's for this profile."""
-        return [paths.example / "recordings", self.write_dir]
+        """Folders of recordings: the tracked ones, also of profile `live`, then the user's for this profile."""
+        tracked = [paths.example, *([paths.live] if self.profile.name == paths.live.name else [])]
+        return [*(folder / "recordings" for folder in tracked), self.write_dir]
 
     @property
     def write_dir(self) -> Path:

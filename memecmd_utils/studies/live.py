@@ -17,7 +17,7 @@ from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Meme, Placeme
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.studies.paper_data import look_agreement, look_differences, look_rows
 
-FOLDER = paths.data / "live"
+FOLDER = paths.live
 PREFIX = "live-"
 """Before the ids of its dialogues: cold starts of the example bear the same ones."""
 KEPT = 3
