@@ -242,7 +242,7 @@ class Run:
 
     @property
     def read_dirs(self) -> list[Path]:
-        """Folders of recordings: the tracked ones, also of profile `live`, then the user's for this profile."""
+        """Folders of recordings: the tracked ones, `live` has its own, then the user's for this profile."""
         tracked = [paths.example, *([paths.live] if self.profile.name == paths.live.name else [])]
         return [*(folder / "recordings" for folder in tracked), self.write_dir]
 
