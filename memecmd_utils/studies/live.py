@@ -121,15 +121,18 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 
 def given_grades() -> pd.DataFrame:
-    """What the two graders gave, a row a graded meme: dialogue, turn, meme, `one`, `two`, `grade` (0-2)."""
+    """What graders gave, a row a graded meme: dialogue, turn, meme, a column a grader, and the mean `grade`.
+
+    `one` and `two` graded all that was sent; `three` and `four` what the study of sheets had chosen besides.
+    """
     rows = [
         (row.dialogue_id, row.turn, meme, row.grader, grade)
         for row in files.read_jsonl(FOLDER / "grades.jsonl", grades.TurnGrades)
         for meme, grade in row.grades.items()
     ]
     table = pd.DataFrame(rows, columns=[*KEY, "grader", "grade"])
-    both = table.pivot(index=KEY, columns="grader", values="grade").reset_index()
-    return both.assign(grade=both[["one", "two"]].mean(axis=1, skipna=False))
+    wide = table.pivot(index=KEY, columns="grader", values="grade")
+    return wide.assign(grade=wide.mean(axis=1)).reset_index()
 
 
 def means() -> dict[grades.Key, dict[str, float]]:
@@ -210,5 +213,5 @@ def sheet_rows() -> Iterator[dict[str, Any]]:
             name: statistics.cluster_mean(hit.astype(float).tolist(), names, statistics.SHARE)
             for name, hit in worth.items()
         }
-        row = {"shown": shown, "turns": len(chosen), "memes": (chosen["meme"] != "").sum()}
+        row = {"shown": shown, "turns": len(chosen), "memes": int((chosen["meme"] != "").sum())}
         yield {**row, "graded": len(sent), "same": same, **means}
