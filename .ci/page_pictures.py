@@ -4,7 +4,6 @@ They depend on the fonts and the version of the browser, so they are taken by ha
 """
 
 import io
-import json
 import sys
 import time
 from pathlib import Path
@@ -14,13 +13,13 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from memecmd_utils.files import paths
 
-TYPICAL = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))["typical"]
 LESSONS, SHOWN = "lessons.png", (480, 300)
 """A picture of each executed lesson: the largest output of about this shape."""
 OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page):not(details:not([open]) *)"
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 """Name, and width and height in pixels."""
-OPEN = "location.hash = `chat=${arguments[0]}&by=${arguments[1]}&turn=${arguments[2]}`; location.reload();"
+OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.reload();"
+"""The page opens on its first chat: one that the system made."""
 CROP = """
 const style = document.createElement("style");
 style.textContent = `header, .pick, #origin, .key, .more, .bar > :not(fieldset) { display: none }
@@ -42,11 +41,11 @@ def take(page: Path, folder: Path) -> list[Path]:
     """Take all pictures of `page` and put them into `folder`; raises if the page wrote an error."""
     name, size = STILL
     with browser.open_browser(*size) as driver:
-        _open(driver, page, "reranked", 12)
+        _open(driver, page, "reranked", 13)
         taken = [browser.photograph(driver, folder / name)]
     name, size = MOVING
     with browser.open_browser(*size) as driver:
-        _open(driver, page, "reranked", 12)
+        _open(driver, page, "reranked", 13)
         driver.execute_script(CROP)
         frames = [(_frame(driver), HOLD_MS)]
         for tab in driver.find_elements("css selector", "#strategies input[value=yours]"):
@@ -98,7 +97,7 @@ def take_lessons(folder: Path, target: Path) -> Path:
 
 def _open(driver, page: Path, strategy: str, turn: int) -> None:
     driver.get(page.resolve().as_uri())
-    driver.execute_script(OPEN, TYPICAL, strategy, turn)
+    driver.execute_script(OPEN, strategy, turn)
     if found := browser.errors(driver):
         raise AssertionError(f"{page}: {found}")
 

@@ -77,6 +77,12 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "look_judge": _by(published["look_judge"], "strategy"),
         "look_kappa": published["look_agreement"][0]["kappa"],
         "confounds": _by(published["confounds"], "set", "strategy"),
+        "live": _by(numbers["live"]["senders"], "who"),
+        "live_minus": _by(numbers["live"]["differences"], "who", "minus", "measure"),
+        "live_judge": numbers["live"]["judge"][0],
+        "live_kappa": numbers["live"]["agreement"][0]["kappa"],
+        "preferred": _by(numbers["live"]["preferences"], "first", "second"),
+        "sheets": _by(numbers["live"]["sheets"], "shown"),
     }
 
 

@@ -355,6 +355,7 @@ def chat_payload(
             "gloss": glosses[name],
             "names": {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"},
             "source": schemas.describe_source(dialogue.source),
+            "corpus": "live" if name.startswith(live.PREFIX) else "run",
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
             "half": halves[name],
@@ -385,7 +386,7 @@ def placed_at(numbers: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, 
 
 
 def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Shares of a strategy's memes that land, on the test that decides and in the run.
+    """Shares of a strategy's memes that land, on the test that decides, in the run and in the live corpus.
 
     A strategy that does not choose its turns is measured there at those of `reranked`.
     """
@@ -393,7 +394,9 @@ def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     held_out = {who: rate for (where, who), rate in rows.items() if where == retrieval.RERANKED}
     held_out |= {who: rate for (where, who), rate in rows.items() if where == who}
     here = {row["strategy"]: row["lands"].value for row in numbers["levels"]}
-    return {"held out": held_out, "run": {name: rate for name, rate in here.items() if np.isfinite(rate)}}
+    own = {row["who"]: row["lands"].value for row in numbers["live"].get("senders", ())}
+    run = {name: rate for name, rate in here.items() if np.isfinite(rate)}
+    return {"held out": held_out, "run": run, "live": own}
 
 
 def _seen(dialogue_id: str, summary: schemas.Summary) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The live corpus is what was frozen: its prompts are today's, and its tables are what graders and readers gave."""
+"""The live corpus is what was frozen; its tables are what graders and readers gave."""
 
 import hashlib
 import json
