@@ -213,12 +213,8 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
 
 
 def shows_live(run: Run) -> bool:
-    """Whether the page also has the live corpus: beside the authored one, and not beside a user's chats."""
-    return (
-        run.profile.models.llm == "authored"
-        and not run.profile.dialogue.dialogues
-        and not run.profile.paper_data
-    )
+    """Whether the page also has the live corpus: that of the example does, as it is shipped."""
+    return run.strict and run.profile.models.llm == "authored"
 
 
 def screenshot(

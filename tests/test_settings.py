@@ -26,7 +26,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_shipped_profiles_load_and_are_plain_runs_and_the_default_costs_nothing() -> None:
-    shipped = ["authors", "example", "local", "openai", "paper"]
+    shipped = ["authors", "example", "live", "local", "openai", "paper"]
     assert sorted(path.stem for path in paths.profiles.glob("*.yaml")) == shipped
     for name in shipped:
         profile = load_profile(name)
