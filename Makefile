@@ -21,7 +21,7 @@ MEMECMD := $(PY) -m memecmd_utils
 .PHONY: help help-all reproduce templates test test-all test-paper lab local-llm doctor cost insert-memes fit-placement grading-page leaderboard library-sources paper-data collect-news verify refresh-tracked compare-tracked recordings-check site page-pictures bench coverage lint wheels strip lock clean
 .DEFAULT_GOAL := help
 
-USAGE := make TARGET [PROFILE=example|local|openai|paper|authors] [SET="key=value ..."]
+USAGE := make TARGET [PROFILE=example|live|local|openai|paper|authors] [SET="key=value ..."]
 list = awk -v mark='$(1)' 'index($$0, mark)==1{text=substr($$0,length(mark)+1); next} /^[a-z-]+:/{if(text!=""){name=$$1; sub(/:.*/,"",name); printf "  %-18s %s\n", name, text}} {text=""}' $(MAKEFILE_LIST)
 
 help:
