@@ -4,7 +4,10 @@ request does not, and proxies are used but for this machine.
 """
 
 import asyncio
+import math
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import openai
@@ -262,11 +265,15 @@ def test_a_chat_about_money_in_what_a_server_repeats_is_not_its_reason() -> None
         ("retry in 880ms", 0.88), ("请在 20 秒后重试", 20), ("请等待20秒", 20), ("1分钟后再试", 60),
         ('{"retryDelay": "36s"}', 36), ('{"retry_after": 1.5}', 1.5), ("wait 2 minutes", 120),
         ("max RPM: 6", None), ("Limit 6000 tokens per min", None), ("try again later", None),
+        ("limit of 200 requests per day", math.inf), ("已达到今日调用次数限额", math.inf),
     ],
 )  # fmt: skip
 def test_a_wait_is_read_from_words(words: str, seconds: float | None) -> None:
     assert asked_wait({}, words) == seconds
     assert asked_wait({"retry-after": "7"}, words) == 7
+    assert asked_wait({"retry-after": "Sat, 99 Nov 99999 00:00:00 GMT"}, words) == seconds
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    assert asked_wait({"retry-after": soon}, words) == pytest.approx(90, abs=2)
 
 
 def test_a_server_that_hangs_is_told_after_two_retries_and_one_that_is_not_there_too() -> None:

@@ -133,7 +133,9 @@ def test_a_limit_a_minute_is_learnt_and_no_question_is_given_up(
 
 @pytest.mark.parametrize("kind", [sliding, honest, by_the_clock, bucket])
 def test_within_max_rpm_nothing_is_refused(kind: Callable[[int], Limit], monkeypatch) -> None:
-    server, _, took = talk(kind(6), monkeypatch, max_rpm=6)
+    server, chat, took = talk(kind(6), monkeypatch, max_rpm=6)
+    same = OpenAIBackend(chat.backend.endpoint, key=SecretStr("none"), max_rpm=6)
+    assert same.pace is chat.backend.pace, "one for all who ask an endpoint"
     assert server.refused == [] and 235 < took < 242
 
 

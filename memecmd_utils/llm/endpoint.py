@@ -47,7 +47,7 @@ ABOUT_PARAMETERS = re.compile(
     r"(?i)parameter|argument|\bfields?\b|extra input|unknown name|unrecogni[sz]ed|(?:not |un)supported|参数"
 )
 TOO_LONG = re.compile(
-    r"(?i)context|too (?:long|large|many)|maximum .{0,20}(?:length|tokens)|上下文|超[出过]|过长"
+    r"(?i)context|too (?:long|large|many)|maximum .{0,20}(?:length|tokens)|上下文|超[出过长]|过长"
 )
 """A reason that is clear as it stands, though it may name `max_tokens`."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")

@@ -2,6 +2,7 @@
 
 import email.utils
 import json
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -53,6 +54,7 @@ ASKED = re.compile(
     | "retry_?(?:after|delay)(?:_?seconds)?"\s*:\s*"?(?P<bare>\d+(?:\.\d+)?)\b"""
 )
 """A wait: "try again in 1m20s", "after 1 seconds", "20 秒后重试", `"retry_after": 3`."""
+DAILY = re.compile(r"(?i)\bdaily\b|\bper[ -]?day\b|[每当今]日")
 
 
 def meaning(status: int, text: str) -> tuple[str, str]:
@@ -94,12 +96,10 @@ def error_of(body: Any) -> Any:
         return None
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    if choice and (choice.get("message") or {}).get("content"):
-        return None
     base = body.get("base_resp") or {}
     if error := body.get("error") or choice.get("error") or (base.get("status_code") and base):
         return error
-    if choice.get("finish_reason") == "error":
+    if choice.get("finish_reason") == "error" and not (choice.get("message") or {}).get("content"):
         return {"message": "finish_reason: error"}
     return body if not (choices or body.get("data")) and any(body.get(name) for name in WORDS) else None
 
@@ -119,15 +119,18 @@ def meant_status(text: str) -> int:
 
 
 def asked_wait(headers: Mapping[str, str], text: str) -> float | None:
-    """Seconds that a refusal asks to wait for, by its header or in its words; None where it names none."""
+    """Seconds that a refusal asks to wait for, by its header or in its words; None where it names none.
+
+    Where a day's calls are used up, there is no end to it.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if re.fullmatch(r"\d+(\.\d+)?", value):
             return unit * float(value)
-        if date := email.utils.parsedate_tz(value):
-            return max(0.0, email.utils.mktime_tz(date) - time.time())
+        with suppress(TypeError, ValueError, OverflowError):  # no date
+            return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     if (found := ASKED.search(text)) is None:
-        return None
+        return math.inf if DAILY.search(text) else None
     parts = re.findall(rf"(?i){_TIME}", found["before"] or found["after"] or "")
     return sum((float(n) * _unit(unit.lower()) for n, unit in parts), float(found["bare"] or 0))
 
