@@ -21,7 +21,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from memecmd_utils import files, grades, learned, people, pictures, retrieval, runs, statistics
-from memecmd_utils.chats import asking_run, formats, library_run
+from memecmd_utils.chats import asking_run, library_run
 from memecmd_utils.chats.turns import (
     HISTORY_TURNS,
     Context,
@@ -32,6 +32,7 @@ from memecmd_utils.chats.turns import (
     summarise,
 )
 from memecmd_utils.files import MemecmdError
+from memecmd_utils.grades import JUDGED
 from memecmd_utils.llm import prompts
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Meme, Placement
@@ -43,10 +44,8 @@ DEPTH = 20
 """Memes of a turn that are measured."""
 MEASURES = ("R@1", "R@5", f"MRR@{DEPTH}", "nDCG@5", "judged@5")
 """Columns of the leaderboard that say how good a whole ranking is."""
-NET, GRADED, BY_CHANCE = "landing - unfit a chat", "nDCG@5 of graded memes", "random nDCG@5"
+NET, GRADED, BY_CHANCE = "landing - unfit a chat", "nDCG@5 of graded", "nDCG@5 by chance"
 """Its first column, by which systems are ordered; the two by which a system is told from chance."""
-JUDGED = 0.9
-"""Share of memes with a grade below which systems are not compared: what nobody graded is no miss."""
 LANDS = 4
 """Score (0-4) of a meme that all graders gave a 2."""
 NONE = "none"
@@ -59,6 +58,11 @@ SHOWN = (
     "difference", "p Holm",
 )  # fmt: skip
 """Columns that the terminal shows."""
+LEGEND = (
+    "The best sender stands first: memes that land less those that do not fit, a chat. A dash: fewer than"
+    " 90 % of its memes have a grade, and what nobody graded is no miss; its nDCG@5 is that of the graded"
+    " memes alone. By chance: the nDCG@5 of a random ranking there."
+)
 POOLED = 2
 """Memes of a turn that a page for grading takes from the paper's score, and as many drawn at random."""
 Ranking = dict[str, list[str]]
@@ -308,7 +312,7 @@ def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[
     data = path.read_bytes()
     try:
         data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-        text, _ = formats.decode(data, path.name)
+        text, _ = files.decode(data, path.name)
     except (OSError, EOFError, zlib.error, MemecmdError) as error:
         raise BenchmarkError(f"entry {path.name}: no TREC run in UTF-8 or UTF-16, nor one as gzip") from error
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
@@ -407,14 +411,10 @@ def of_graded_memes(split: Benchmark, ranking: Ranking) -> tuple[np.ndarray, np.
 
     Both [turns of `qrels`]. The second is an expectation: what an order that knows nothing gets.
     """
-    kept, by_chance = {}, []
-    discounts = 1 / np.log2(np.arange(grades.DEPTH) + 2)
-    for turn, known in split.relevant.items():
-        kept[turn] = [meme for meme in ranking.get(turn, []) if meme in known][: grades.DEPTH]
-        best = np.sort([*known.values()])[::-1][: grades.DEPTH]
-        ideal, mean = best @ discounts[: len(best)], sum(known.values()) / len(known)
-        by_chance.append(mean * discounts[: len(kept[turn])].sum() / ideal)
-    return grades.measure(kept, split.relevant)[:, grades.NDCG], np.array(by_chance)
+    turns = {turn: ranking.get(turn, []) for turn in split.relevant}
+    kept = {turn: [m for m in memes if m in split.relevant[turn]] for turn, memes in turns.items()}
+    by_chance = grades.ndcg_by_chance(split.scores.loc[[*turns]].to_numpy(), [*map(len, kept.values())])
+    return grades.measure(kept, split.relevant)[:, grades.NDCG], by_chance
 
 
 def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.DataFrame:
@@ -434,7 +434,7 @@ def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.Data
         measured[name] = grades.measure(tops, split.relevant)
         answered = measured[name][[*map(bool, tops.values())], MEASURES.index("judged@5")]
         judged[name] = 1.0 if split.is_closed or not len(answered) else answered.mean()
-    rows, drawn = [], systems[grades.RANDOM].ranking
+    rows, above, drawn = [], [], systems[grades.RANDOM].ranking
     for name, system in systems.items():
         means = dict(zip(MEASURES, measured[name].mean(axis=0), strict=True))
         gaps = (measured[name] - measured[base])[:, grades.NDCG] if name != base else ()
@@ -445,33 +445,30 @@ def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.Data
             of_graded, by_chance = ndcg, grades.measure(as_many, split.relevant)[:, grades.NDCG]
         else:
             of_graded, by_chance = of_graded_memes(split, system.ranking)
-        above = statistics.cluster_mean(of_graded - by_chance, clusters, statistics.FINE_DIFFERENCE)
+        above.append(statistics.cluster_mean(of_graded - by_chance, clusters, statistics.FINE_DIFFERENCE))
         rows.append(
             {
                 "split": split.name, "system": name, "kind": system.kind, **as_sender(split, system),
                 **means, "nDCG@5": statistics.cluster_mean(ndcg, clusters, statistics.MEASURE),
                 "judged@5": judged[name], GRADED: of_graded.mean(), BY_CHANCE: by_chance.mean(),
-                "above": above.value, "p above": above.p,
                 "minus": base, "difference": gap, "p": gap.p,
                 "turns": len(clusters), "dialogues": len(set(clusters)),
             }
         )  # fmt: skip
-    for name in ("p", "p above"):
-        for row, p in zip(rows, statistics.holm([row[name] for row in rows]), strict=True):
-            row[f"{name} Holm"] = p
-    for row in rows:
-        above, p, _ = (row.pop(name) for name in ("above", "p above Holm", "p above"))
-        row["above chance"] = "–" if np.isnan(p) else "yes" if p < 0.05 and above > 0 else "no"
+    tests = (statistics.holm(p) for p in ([row["p"] for row in rows], [gap.p for gap in above]))
+    for row, gap, p, by_chance in zip(rows, above, *tests, strict=True):
+        is_above = "yes" if by_chance < 0.05 and gap.value > 0 else "not shown"
+        row |= {"above chance": "–" if np.isnan(by_chance) else is_above, "p Holm": p}
         if min(judged[row["system"]], judged[base]) < JUDGED:
-            row |= {"difference": replace(statistics.EMPTY, kind=statistics.FINE_DIFFERENCE)}
-            row |= {"p": np.nan, "p Holm": np.nan}
+            nothing = replace(statistics.EMPTY, kind=statistics.FINE_DIFFERENCE)
+            row |= {"difference": nothing, "p": np.nan, "p Holm": np.nan}
     rows.sort(key=lambda row: (np.isnan(row[NET].value), -row[NET].value, -row[GRADED]))
     return pd.DataFrame(rows)
 
 
 def ndcg_told(row: Mapping[str, Any]) -> str:
     """nDCG@5 of a row of the leaderboard as it is shown: without enough grades that of graded memes alone."""
-    return f"{row['nDCG@5']}" if row["judged@5"] >= JUDGED else f"{row[GRADED]:.3f} (graded memes alone)"
+    return f"{row['nDCG@5']}" if row["judged@5"] >= JUDGED else f"{row[GRADED]:.3f} of graded"
 
 
 def missing(split: Benchmark, ranking: Ranking) -> list[tuple[str, str]]:
@@ -496,7 +493,8 @@ def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = ()
             continue
         systems, notes = with_saved_systems(package_systems(split, run), split, run), []
         for path in (Path(entry).expanduser() for entry in entries):
-            called, ranking = name or path.stem, rank_by_entry(path, split, known)
+            called = name or Path(path.name.removesuffix(".gz")).stem
+            ranking = rank_by_entry(path, split, known)
             if called in (*systems, grades.RANDOM):
                 raise BenchmarkError(f"entry {path.name}: a system is called {called}; give another NAME=")
             if ranking is None:
@@ -519,6 +517,7 @@ def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = ()
     leaderboard = pd.concat(tables, ignore_index=True)
     run.save_tables(leaderboard=leaderboard)
     files.write_json(run.report / FILE, {"rows": leaderboard}, statistics.as_json)
+    text.append(LEGEND)
     return "\n".join([*text, f"written: {run.report / 'tables' / 'leaderboard.csv'}"])
 
 

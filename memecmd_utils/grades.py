@@ -289,6 +289,8 @@ def elsewhere(
 
 
 MEASURES = ("R@1", "R@5", "MRR", "nDCG@5", "judged@5")
+JUDGED = 0.9
+"""Share of memes with a grade below which systems are not compared: what nobody graded is no miss."""
 RELEVANT = int(2 * FITS)
 """Score from which a meme fits, where rankings are measured."""
 NDCG = MEASURES.index("nDCG@5")
@@ -329,6 +331,12 @@ def ndcg(best: np.ndarray, grades: np.ndarray) -> np.ndarray:
     """nDCG@5 of every turn from its best memes, [turns, 5] columns of `grades` [turns, memes]."""
     found = np.take_along_axis(grades, best[:, :DEPTH], axis=1)
     return discounted(np.nan_to_num(found)) / ideal_gain(grades)
+
+
+def ndcg_by_chance(grades: np.ndarray, n: Sequence[int] | np.ndarray) -> np.ndarray:
+    """nDCG@5 to expect of `n` memes of each turn in a random order of those that were graded, [turns]."""
+    discounts = np.cumsum([0, *1 / np.log2(np.arange(DEPTH) + 2)])
+    return np.nanmean(grades, axis=1) * discounts[np.minimum(n, DEPTH)] / ideal_gain(grades)
 
 
 def relevance(mean: float) -> int:

@@ -174,7 +174,7 @@ def test_what_nobody_graded_is_no_miss(made: Benchmark, run: Run) -> None:
 
     systems = {name: ranking_of(made, rank) for name, rank in {"drawn": drawn, "informed": informed}.items()}
     found = benchmark.table(made, {**benchmark.package_systems(made, run), **systems}, 0).set_index("system")
-    for name, verdict in {"drawn": "no", "informed": "yes"}.items():
+    for name, verdict in {"drawn": "not shown", "informed": "yes"}.items():
         row = found.loc[name]
         assert row["judged@5"] < benchmark.JUDGED and row["above chance"] == verdict
         assert np.isnan([row[benchmark.NET].value, row["difference"].value, row["p"], row["p Holm"]]).all()

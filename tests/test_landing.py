@@ -1,6 +1,7 @@
 """Do memes land? Who sends what where, by hand, and the tables of a made-up split."""
 
 import json
+import re
 from pathlib import Path
 
 import made_chats
@@ -10,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import grades, learned, retrieval
+from memecmd_utils import benchmark, grades, learned, retrieval
 from memecmd_utils.files import StageOutputError
 from memecmd_utils.grades import GroundTruth
 from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import Dialogue
+from memecmd_utils.schemas import Dialogue, Placement
 from memecmd_utils.splits import Split, Turns, splits_of_run
 from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Senders
@@ -187,7 +188,12 @@ def test_turns_that_nobody_graded_have_no_part_in_a_fit(graded) -> None:
     head, *rows = path.read_text(encoding="utf-8").splitlines()
     kept = [row for row in rows if row.split(",")[1] == "2"]
     path.write_text("\n".join([head, *kept]), encoding="utf-8")
-    assert "there is no gate" in landing.fit_run(run, path)
+    told = landing.fit_run(run, path)
+    assert "there is no gate" in told
+    # Three memes of a turn are graded, so what others rank first mostly is not: no number is made of that.
+    assert "learned minus a random order" in told and "judged@5" not in told
+    assert re.search(r"all turns \| random \| 10 \| 0\.\d+( \| –){4} \|", told)
+    assert "`make grading-page`" in told
     placed = pd.read_csv(run.report / "tables" / "fitted_placed.csv").set_index(["where", "who"])
     assert placed.loc[(ALL, "learned"), "memes"] == 10
 
@@ -203,3 +209,19 @@ def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> 
     assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(split.memes)
     assert found["learned"].shape == (sum(len(d.summaries) for d in split.dialogues), len(ids))
     assert landing.quoted(run)["placed"][0]["split"] == "made"
+
+
+def test_a_page_for_grades_takes_one_turn_of_every_dialogue_first_and_its_table_makes_a_board(graded) -> None:
+    run, path = graded
+    run.save([made_up.placement(2, made_chats.meme_id(0), dialogue_id="news-0")], Placement)
+    told = benchmark.grading_page(run)
+    page = (run.report / "grade.html").read_text(encoding="utf-8")
+    asked = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', page)[1])
+    turns = [asked["turns"][turn]["key"] for turn, _ in asked["items"]]
+    first = list(dict.fromkeys(map(tuple, turns)))[:10]
+    assert len({name for name, _ in first}) == 10 and str(run.report / "grade.html") in told
+    assert len({*map(tuple, asked["items"])}) == len(asked["items"]) >= 2 * len(asked["turns"])
+    assert all(meme["url"].startswith("data:image/") for meme in asked["memes"])
+    with pytest.raises(benchmark.BenchmarkError, match="`make grading-page`"):
+        benchmark.score_run(run)
+    assert "| learned |" not in (board := benchmark.score_run(run, given=path)) and "of graded" in board

@@ -338,6 +338,21 @@ def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         yield {"what": name, "turns": len(names), **means}
 
 
+def graded_rows(senders: Senders) -> Iterator[dict[str, Any]]:
+    """nDCG@5 of all rankings of the graded memes alone, beside that of a random order, and differences."""
+    data, names, chance = senders.data, senders.data.answerable_clusters, "a random order"
+    known = data.grades[data.answerable]
+    measured = {chance: grades.ndcg_by_chance(known, np.isfinite(known).sum(axis=1))}
+    for who, scores in senders.whole.items():
+        only = np.where(np.isfinite(known), scores[data.answerable], -np.inf)
+        measured[who] = grades.ndcg(retrieval.order(only, data.meme_ids), known)
+    for who, other in ((LEARNED, chance), (PAPER, chance), *RANKINGS_COMPARED):
+        gaps = statistics.cluster_mean(measured[who] - measured[other], names, statistics.FINE_DIFFERENCE)
+        ends = (statistics.cluster_mean(measured[one], names, statistics.MEASURE) for one in (who, other))
+        columns = ("nDCG@5 of graded memes", "of the other", "difference")
+        yield {"ranking": f"{who} minus {other}", **dict(zip(columns, (*ends, gaps), strict=True))}
+
+
 def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """How many choices fell on each quarter of the list, and p that all quarters are alike."""
     from scipy.special import chdtrc
@@ -400,12 +415,24 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     placement.save(run.write(learned.FILE))
     graded = grade_split(run, split, grades.mean_grades(split.truth.grades), placement, encoders, {})
     tables = tabulate(run, [graded], stem="fitted")
-    columns = ["where", "who", "memes", "mean grade", "fits", "lands", "specificity"]
-    ranking, placed = tables["ranking"].drop(columns="split"), tables["placed"][columns]
-    if placement.model.gate is not None:
-        return "\n".join(map(files.markdown, (ranking, placed, tables["gate"].drop(columns="split"))))
-    why = (
-        "These grades say which meme fits and not when one is wanted, so there is no gate: a meme is sent "
-        "where the grade to expect of it is highest."
-    )
-    return "\n".join((files.markdown(ranking), files.markdown(placed), why))
+    ranking = tables["ranking"].drop(columns="split")
+    placed = tables["placed"][["where", "who", "memes", "ungraded", *OF_MEMES]]
+    notes = []
+    if min(one.value for one in ranking["judged@5"][~ranking["what"].str.contains("minus")]) < grades.JUDGED:
+        # Most of what these rankings find was never graded: they are compared on what was.
+        ranking = pd.DataFrame(graded_rows(graded))
+    is_short = placed["ungraded"] > 1 - grades.JUDGED
+    if is_short.any():
+        placed = placed.astype(object)
+        placed.loc[is_short, [*OF_MEMES]] = None
+        notes.append(
+            "A dash: fewer than 90 % of the memes have a grade, and what nobody graded is no miss. "
+            "`make grading-page` makes a page to grade more."
+        )
+    if placement.model.gate is None:
+        notes.append(
+            "These grades say which meme fits and not when one is wanted, so there is no gate: a meme is sent"
+            " where the grade to expect of it is highest."
+        )
+    shown = (ranking, placed) if placement.model.gate is None else (ranking, placed, tables["gate"])
+    return "\n".join([*map(files.markdown, shown), *notes])
