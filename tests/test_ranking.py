@@ -153,7 +153,7 @@ def stickers(run, tmp_path, monkeypatch):
 def test_a_folder_of_pictures_is_a_library_without_a_model(stickers) -> None:
     opened = memecmd.open(str(stickers))
     assert [meme.text for meme in opened.rank(["说说 k4"])] == ["文件名：笑死 k4", "文件名：哭了 k3"]
-    assert not opened.has_model
+    assert opened.rank(["说说 k4"])[0].picture == stickers / "笑死 k4.png" and not opened.has_model
     Image.effect_mandelbrot((64, 48), (-1, -1, 1, 0), 60).convert("RGB").save(stickers / "困 k9.png")
     again = memecmd.open(str(stickers))
     assert again.rank(["说说 k9"])[0].text == "文件名：困 k9", "a new picture is read"

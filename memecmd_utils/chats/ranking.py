@@ -43,6 +43,7 @@ class RankedMeme(NamedTuple):
     text: str
     """The words on it, else what is known of the picture."""
     picture: Path
+    """One's own file, which may be animated; else the run's copy."""
     reason: str = ""
     """Why a model chose it."""
 
@@ -98,9 +99,10 @@ class LiveLibrary:
         return [self._ranked(row, scores) for row in best[:k]]
 
     def _ranked(self, row: int, scores: np.ndarray, reason: str = "") -> RankedMeme:
-        meme = self.memes[self.meme_ids[row]]
-        score = round(float(scores[row]), 6)
-        return RankedMeme(meme.meme_id, score, meme.words, self.run.read(meme.file), reason)
+        meme, score = self.memes[self.meme_ids[row]], round(float(scores[row]), 6)
+        sources = (paths.user_path(source) for source in self.run.profile.library.sources)
+        own = next(filter(Path.is_file, (source / meme.origin for source in sources)), None)
+        return RankedMeme(meme.meme_id, score, meme.words, own or self.run.read(meme.file), reason)
 
     def _scores(self, context: Context) -> np.ndarray:
         """Of every meme, [memes]."""
