@@ -226,26 +226,30 @@ def _summed_up(
     is_given = any(turn.summary for turns in spoken for turn in turns[1:])
     answers: list[Answer] = []
     has_model = asking.profile.models.llm != "authored"
-    if has_model or not (is_given or can_go_without):
+    goes_without = can_go_without and not (has_model or is_given)
+    if has_model or not (is_given or goes_without):
         answers = summarise([context for _, context in wanted], asking, "own_chats", library)
     pairs = zip(wanted, answers, strict=bool(answers))
     told = {(number, context.turn): answer.value for (number, context), answer in pairs}
     sources = [*(["in the file"] if is_given else []), *sorted({answer.source for answer in answers})]
     words = ", ".join(sources) or ("none, the last turns are read" if wanted else "none needed")
-    if sources and (lacking := len(wanted) - sum(summary is not None for summary in told.values())):
+    lacking = len(wanted) - sum(summary is not None for summary in told.values())
+    if lacking and not goes_without:
         faults = Counter(f" ({a.outcome}: {a.reason})" for a in answers if a.value is None)
         words += f"; {counted(lacking, 'turn')} without a summary"
         words += "".join(fault for fault, _ in faults.most_common(1))
-    chats = [
-        Chat(chat, turns, _dialogue(chat.name, turns, [t.summary or told.get((n, t.turn)) for t in turns]))
-        for n, (chat, turns) in enumerate(zip(conversations, spoken, strict=True))
-    ]
+    chats, unscored = [], "" if goes_without else "no summary"
+    for n, (chat, turns) in enumerate(zip(conversations, spoken, strict=True)):
+        summaries = [t.summary or told.get((n, t.turn)) for t in turns]
+        chats.append(Chat(chat, turns, _dialogue(chat.name, turns, summaries, unscored)))
     return chats, words
 
 
-def _dialogue(name: str, spoken: Sequence[SpokenTurn], summaries: Sequence[SummaryReply | None]) -> Dialogue:
-    """The turns of a chat as a dialogue of A, who speaks first, and B."""
-    nothing = dict.fromkeys(SummaryReply.model_fields, "") | {"unscored": "no summary"}
+def _dialogue(
+    name: str, spoken: Sequence[SpokenTurn], summaries: Sequence[SummaryReply | None], unscored: str
+) -> Dialogue:
+    """The turns of a chat as a dialogue of A, who speaks first, and B; a missing summary is `unscored`."""
+    nothing = dict.fromkeys(SummaryReply.model_fields, "") | {"unscored": unscored}
     turns, told = [], []
     for t, summary in zip(spoken, summaries, strict=True):
         place = {"turn": t.turn, "speaker": "A" if t.speaker == spoken[0].speaker else "B", "source": OWN}
@@ -267,20 +271,19 @@ def _place(
     dialogues, run = [chat.dialogue for chat in chats], library.run
     if strategy == RERANKED and asking.profile.models.llm == "authored":
         raise NoSummaryAgent(f"strategy {RERANKED} asks a model at every turn", asking.profile.name, run.name)
-    if not any(dialogue.summaries for dialogue in dialogues):
+    summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    if all(summary.unscored for summary in summaries):
         return [], []
     profile, index = run.profile.replace(strategies=[strategy]), library.index
     by_learned: Sequence[retrieval.ScoredDialogue] = ()
     choices: Sequence[Choice] = ()
-    has_summaries = any(not summary.unscored for dialogue in dialogues for summary in dialogue.summaries)
+    has_summaries = any(summary.motivation for summary in summaries)
     if strategy == LEARNED:
         by_learned = _by_learned(dialogues, library, asking, has_summaries)
     if has_summaries:
         scored = retrieval.score_dialogues(dialogues, index, library.encode, profile, library.query_means)
-    elif by_learned:  # there is nothing to score them by
+    else:  # there is nothing to score memes by
         scored = [replace(item, queries=np.zeros((len(item.turns), 3, index.dim))) for item in by_learned]
-    else:
-        return [], []
     if strategy == RERANKED:
         ranked = [
             of_chat._replace(lines=[(turn.speaker, turn.text) for turn in chat.spoken])
@@ -305,22 +308,14 @@ def _by_learned(
     both = (models.embedder, models.consistency_embedder)
     encoders = dict(zip(both, (library.encode, encoder(run, asking, both[1])), strict=True))
     names = [embedder_of(run.profile, name, run.read_dirs).name for name in both]
-    placement, annotations = learned.open_placement(run, names), run.load(Annotation)
+    placement = learned.open_placement(run, names)
+    split, means = Split(run.name, dialogues, library.memes, run.load(Annotation)), placement.turn_means
     if has_summaries:
-        split = Split(run.name, dialogues, library.memes, annotations)
-        return placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
-    heard = [
-        dialogue.model_copy(
-            update={"summaries": [s.model_copy(update={"unscored": ""}) for s in dialogue.summaries]}
-        )
-        for dialogue in dialogues
-    ]
-    split, spoken = Split(run.name, heard, library.memes, annotations), passing_encoder(run, asking, both[1])
+        return placement.rank(Turns(split, run.profile, encoders, means=means))
+    spoken = passing_encoder(run, asking, both[1])
     reader = learned.chat_reader(placement, run.profile, encoders, spoken)
-    placement = placement.chat_alone(learned.UNSUMMED_SHARE)
-    return placement.rank(
-        SpokenTurns(split, run.profile, encoders, means=placement.turn_means, reader=reader)
-    )
+    turns = SpokenTurns(split, run.profile, encoders, means=means, reader=reader)
+    return placement.chat_alone(learned.UNSUMMED_SHARE).rank(turns)
 
 
 def _chosen(choices: Sequence[Choice]) -> str:
