@@ -142,14 +142,19 @@ class LearnedPlacement:
     fold_of: Mapping[str, int]
     turn_means: Sequence[np.ndarray]
 
-    def chat_alone(self, share: float = 0.0) -> "LearnedPlacement":
-        """The same with a share of its intercepts; without them texts of turn and meme alone speak."""
+    def chat_alone(self) -> "LearnedPlacement":
+        """The same without intercepts: what the texts of turn and meme say, and nothing else."""
+        model, *folds = (replace(model, intercepts={}) for model in (self.model, *self.folds))
+        return replace(self, model=model, folds=folds)
 
-        def less(model: PlacementModel) -> PlacementModel:
-            liked = {meme: share * value for meme, value in model.intercepts.items()} if share else {}
-            return replace(model, intercepts=liked)
+    def without_summaries(self) -> "LearnedPlacement":
+        """For turns that a `ChatReader` reads: with `UNSUMMED_SHARE` of each intercept.
 
-        return replace(self, model=less(self.model), folds=[*map(less, self.folds)])
+        A best score is itself the grade to expect: the curve is one of scores by summaries, which are higher.
+        """
+        liked = {meme: UNSUMMED_SHARE * value for meme, value in self.model.intercepts.items()}
+        model = replace(self.model, intercepts=liked, grade_curve=np.array([[0.0, 2.0], [0.0, 2.0]]))
+        return replace(self, model=model, folds=(), fold_of={})
 
     def of_dialogue(self, dialogue_id: str) -> PlacementModel:
         """The model that saw no grade and no mark of this dialogue."""

@@ -235,6 +235,14 @@ def test_as_many_turns_of_a_file_get_a_meme_as_were_asked_for(monkeypatch, tmp_p
     chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made", strategy=strategy)
     rate = sum(map(bool, memes_in(tmp_path / "o.csv"))) / 60
     assert rate == pytest.approx(0.3, abs=0.11 if strategy == "learned" else 0.04)  # best ones tie
+    if strategy == "learned":
+        made_chats.example_corpus(tmp_path / "example")
+        spoken = [
+            [cells[1], f"k{topic} 第{n}句"] for n, (cells, topic) in enumerate(zip(rows, topics, strict=True))
+        ]
+        write_csv(tmp_path / "d.csv", spoken, ["speaker", "text"])
+        chats.insert_file(tmp_path / "d.csv", tmp_path / "e.csv", "made", strategy=strategy)
+        assert sum(map(bool, memes_in(tmp_path / "e.csv"))) / 60 == pytest.approx(0.3, abs=0.04)
 
 
 def test_reranked_memes_are_what_a_model_chooses_and_no_choice_is_asked_twice(

@@ -315,7 +315,7 @@ def _by_learned(
     spoken = passing_encoder(run, asking, both[1])
     reader = learned.chat_reader(placement, run.profile, encoders, spoken)
     turns = SpokenTurns(split, run.profile, encoders, means=means, reader=reader)
-    return placement.chat_alone(learned.UNSUMMED_SHARE).rank(turns)
+    return placement.without_summaries().rank(turns)
 
 
 def _chosen(choices: Sequence[Choice]) -> str:

@@ -74,7 +74,7 @@ class LiveLibrary:
             atexit.register(self._open.close)
         else:
             self._reader = learned.chat_reader(self.placement, run.profile, encoders, self._encoders[-1])
-            self.placement = self.placement.chat_alone(learned.UNSUMMED_SHARE)
+            self.placement = self.placement.without_summaries()
 
     @property
     def has_model(self) -> bool:
