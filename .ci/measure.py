@@ -184,6 +184,25 @@ def slider() -> Iterator[Figure]:
     )
 
 
+# --- a chat that goes on
+
+
+def bot() -> Iterator[Figure]:
+    """Chat in, memes out, without a model: from the finished example run, which `make reproduce` makes."""
+    import memecmd_utils
+
+    words = "import memecmd_utils; memecmd_utils.open('example').rank(['今天就是周五'])"
+    first = seconds(lambda: subprocess.run([sys.executable, "-c", words], cwd=paths.root, check=True))
+    yield Figure("`open` and the first `rank`, a new process", "<= 12", first, "s", "200 memes")
+    library = memecmd_utils.open("example")
+    chats = [
+        [("小周", f"我一个字没动，这都第{n}天了"), ("阿岚", f"今天就是周五，还有{n}页")] for n in range(60)
+    ]
+    taken = [seconds(lambda chat=chat: library.rank(chat)) for chat in chats]
+    slowest, note = float(1e3 * np.quantile(taken, 0.95)), f"median {1e3 * np.median(taken):.1f} ms"
+    yield Figure("a turn of `rank` after the first (95 % of turns)", "<= 60", slowest, "ms", note)
+
+
 # --- dialogues side by side
 
 
@@ -269,7 +288,7 @@ def paper_size() -> Iterator[Figure]:
         yield Figure(what, "<= 5" if unit == "GB" else "", value, unit, note)
 
 
-PARTS = {p.__name__: p for p in (scoring, slider, orchestration, reproduce, million, paper_size)}
+PARTS = {p.__name__: p for p in (scoring, slider, bot, orchestration, reproduce, million, paper_size)}
 LONG = ("paper_size",)
 """Parts that take an hour or more: measured where they are named."""
 
