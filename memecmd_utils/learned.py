@@ -276,9 +276,9 @@ def chat_reader(
     vectors = [v for v, _ in Turns(example, profile, encoders, means=placement.turn_means).turn_vectors]
     x, y = vectors[-1][:, SPOKEN:], np.hstack([part.reshape(len(part), -1) for part in vectors])
     x = x.reshape(len(x), -1).astype(np.float64)
-    weights = x.T @ np.linalg.solve(x @ x.T + RIDGE * np.eye(len(x)), y)
+    weights = np.linalg.solve(x @ x.T + RIDGE * np.eye(len(x)), x).T.astype(np.float32) @ y
     dims = [part.shape[2] for part in vectors]
-    return ChatReader(encode, placement.turn_means[-1][SPOKEN:], weights.astype(np.float32), dims)
+    return ChatReader(encode, placement.turn_means[-1][SPOKEN:], weights, dims)
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,8 @@ class LiveLibrary:
             threading.Thread(target=self._loop.run_forever, daemon=True, name="memecmd-models").start()
             atexit.register(self._open.close)
         else:
-            self._reader = learned.chat_reader(self.placement, run.profile, encoders, self._encoders[-1])
+            with self._threads.limit(limits=1):
+                self._reader = learned.chat_reader(self.placement, run.profile, encoders, self._encoders[-1])
             self.placement = self.placement.without_summaries()
 
     @property
