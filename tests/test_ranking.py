@@ -24,6 +24,7 @@ from memecmd_utils.files import MemecmdError, read_parquet
 from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.pictures import LibraryError
 from memecmd_utils.runs import StageMissing
+from memecmd_utils.settings import ProfileError
 
 TURNS = [("小雨", "说说 k3"), ("阿杰", "还有 k7")]
 
@@ -106,6 +107,12 @@ def test_a_meme_that_was_sent_in_the_chat_does_not_come_again(run) -> None:
 def test_what_is_no_chat_is_refused_in_a_sentence(turns, message) -> None:
     with pytest.raises(ChatError, match=message):
         ranking.read_turns(turns, {"m01"})
+
+
+def test_settings_count_without_a_profile_too(run) -> None:
+    assert memecmd.open("made", settings="llm=openai max_calls=3").asking.profile.models.max_calls == 3
+    with pytest.raises(ProfileError, match="unknown key 'nonsense'"):
+        memecmd.open("made", settings="nonsense=1")
 
 
 def test_a_library_that_is_not_there(run) -> None:

@@ -51,7 +51,8 @@ def asking_run(finished: Run, profile: str, settings: str, purpose: str) -> Run:
     Without a profile that of the run is asked.
     """
     name = f"{finished.name}-{purpose}"
-    loaded = load_profile(profile, parse_settings(settings)) if profile else finished.profile
+    given = parse_settings(settings)
+    loaded = load_profile(profile, given) if profile else finished.profile.replace(**given)
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
