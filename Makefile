@@ -112,9 +112,9 @@ compare-tracked: $(READY)
 recordings-check: $(READY)
 	@$(PY) .ci/recordings.py check
 
-#+ Put PROFILE's run, lessons, leaderboard, data card and glossary into reports/<run>/site, for any static host
+#+ Put PROFILE's run, lessons, leaderboard, data card and glossary into reports/<run>/site (PICTURES=1: memes without a licence, too)
 site: $(READY)
-	@$(MEMECMD) site
+	@$(MEMECMD) site $(if $(PICTURES),--pictures)
 
 #+ Take the READMEs' screenshots of the example's page (maintainers; needs Chromium)
 page-pictures: $(READY)

@@ -163,12 +163,14 @@ def verify(choice: Choice, folder: str | None) -> None:
 
 
 @cli.command()
+@click.option("--pictures", is_flag=True, help="Memes without a licence, too.")
 @click.pass_obj
-def site(choice: Choice) -> None:
+def site(choice: Choice, pictures: bool) -> None:
     """Put a run's page, lessons, data card and leaderboard into one folder for any static host."""
     from memecmd_utils import run_notebook
 
-    click.echo(run_notebook.build_site(paths.reports / choice.run_name()).relative_to(paths.root))
+    folder = run_notebook.build_site(paths.reports / choice.run_name(), pictures)
+    click.echo(folder.relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------

@@ -86,6 +86,10 @@ class StageOutputError(MemecmdError, ValueError):
     """A file of a run does not have the columns or values that its schema demands."""
 
 
+DISK = re.compile(rf"\[Errno ({errno.ENOSPC}|{errno.EDQUOT}|{errno.EROFS})\]")
+"""How Python says that a disk is full or must not be written; it does not always name the file."""
+
+
 def mendable_message(error: BaseException) -> str | None:
     """The one line that a user needs of an error; None for an error of the code, which needs its traceback.
 
@@ -97,7 +101,7 @@ def mendable_message(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         if error.filename is not None:
             return f"{error.filename}: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk does not always name the file
+        if DISK.match(str(error)):
             return error.strerror
     return None
 

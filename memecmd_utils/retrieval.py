@@ -267,7 +267,7 @@ def score_dialogues(
     """Rank the library at every turn 2..T of all dialogues, in one batch.
 
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
-    turn still counts. Raises `StageOutputError` where no turn has one.
+    turn still counts. Raises `StageOutputError` where no turn has one, or all have the same.
     """
     queries, out, start = encode_queries(dialogues, encode, profile, means), [], 0
     if index.propose is not None:
@@ -290,6 +290,8 @@ def encode_queries(
         raise StageOutputError("no turn has a usable summary, so nothing can be retrieved")
     scored = [summary for summary in summaries if not summary.unscored]
     rows = queries_of(scored, encode, profile.retrieval.centring, means)
+    if not rows.any():
+        raise StageOutputError("the summaries of all turns are equal, which needs centring=none")
     queries = np.zeros((len(summaries), *rows.shape[1:]), dtype=rows.dtype)
     queries[usable] = rows
     return queries

@@ -28,6 +28,7 @@ from markupsafe import Markup
 from memecmd_utils import files
 from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
 from memecmd_utils.runs import STAGES, Run, StageMissing
+from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import RESOLVED, Profile
 
 CELL_TIMEOUT_S = 7 * 24 * 3600  # a live stage of 34,758 turns is one cell
@@ -265,7 +266,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
                 raise NotebookFailed(f"{name}: cell {number} never ran; {ended}")
     except papermill.PapermillExecutionError as error:
         said = f"{name}: cell {error.cell_index} raised {error.ename}: {error.evalue}\n(see {failed})"
-        if len(error.traceback) > 1:  # no fault that a user can mend by its message
+        # Anything but a fault that a user can mend by its message.
+        if len(error.traceback) > 1 and not files.DISK.match(error.evalue):
             said += "\n" + strip_ansi("\n".join(error.traceback))
         raise NotebookFailed(said) from None
     except nbclient.exceptions.CellTimeoutError:
@@ -331,8 +333,15 @@ LINK = re.compile(r'(<(?:a|img|form)\b[^>]*? (?:href|src|action)=")([^":#]+)((?:
 HEADING = re.compile(r'<h[1-4]\b[^>]*?\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
 
 
-def build_site(folder: Path) -> Path:
+MEME_PICTURE = re.compile(r"data:image/(?:jpeg|webp);base64,[\w+/=]+")
+"""A meme in a page; charts are PNG. Two files show memes, too."""
+WITH_MEMES = ("chat", "fig5_cases")
+
+
+def build_site(folder: Path, pictures: bool = False) -> Path:
     """Write `site/` into `reports/<run>/`: its pages and lessons, and every file that a link leads to.
+
+    Where memes have no licence, no page shows a meme and one line says so, except with `pictures`.
 
     Sphinx Book Theme with MyST-NB adds 20 packages and takes formulas and widgets from a CDN; MyST needs node
     and a template from the network. So a bar and a search join the pages that there are anyway.
@@ -342,6 +351,12 @@ def build_site(folder: Path) -> Path:
     todo, site, data = [folder / "index.html"], folder / "site", paths.processed / folder.name
     if not todo[0].is_file():
         raise StageMissing(f"{folder.name} has no index.html: run `make reproduce` first")
+    licences = [meme.licence for meme in files.read_parquet(data / "memes.parquet", Meme)]
+    if is_bare := "" in licences and not pictures:
+        print(
+            f"{licences.count(''):,} of {len(licences):,} memes have no licence, so the site shows no "
+            "picture of a meme; PICTURES=1 shows all, where the rights are yours"
+        )
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(folder / "tables", site / "tables")
     shutil.make_archive(str(data / "release"), "zip", data / "release")
@@ -357,7 +372,8 @@ def build_site(folder: Path) -> Path:
         path = path / "README.md" if path.is_dir() else path
         if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
             path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
-        if not path.is_file() or not any(map(path.is_relative_to, homes)):
+        is_hidden = is_bare and (path.stem in WITH_MEMES or path.is_relative_to(data / "memes"))
+        if is_hidden or not path.is_file() or not any(map(path.is_relative_to, homes)):
             return f'{match[1]}#"'
         todo.extend({path}.difference(todo))
         return f"{match[1]}{quote(name_of(path))}{match[3]}"
@@ -379,6 +395,7 @@ def build_site(folder: Path) -> Path:
         parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
         sections += ([target.name, *row] for row in zip(parts, parts, parts, strict=True))
         html = html[:start].replace("form-action 'none'", "form-action 'self'") + bar + html[start:]
-        files.write_text(target, LINK.sub(partial(led, base), html))
+        html = LINK.sub(partial(led, base), html)
+        files.write_text(target, MEME_PICTURE.sub("data:,", html) if is_bare else html)
     files.write_text(site / "search.js", f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n")
     return site

@@ -79,6 +79,7 @@ def test_what_a_user_can_mend_is_one_line() -> None:
     assert files.mendable_message(StageOutputError("mend this")) == "mend this"
     assert files.mendable_message(FileNotFoundError(2, "No such file", "a.csv")) == "a.csv: No such file"
     assert files.mendable_message(full) == "No space left on device"
+    assert files.mendable_message(OSError(errno.EROFS, "Read-only file system")) == "Read-only file system"
     for error in (ValueError("a fault of the code"), ConnectionRefusedError(111, "refused"), OSError("odd")):
         assert files.mendable_message(error) is None
 

@@ -296,6 +296,9 @@ def test_unscored_annotations_and_summaries_are_left_out_but_their_turns_count()
     assert [places["random"]["news-0", t].score for t in (2, 9, 10)] == [None] * 3
     with pytest.raises(ValueError, match="no turn has a usable summary"):
         score([made_up.dialogue_of_summaries("news-0", "news", unscored=range(2, 19))])
+    alike = [s.model_copy(update=dict.fromkeys(retrieval.QUERY_FIELDS, "一样")) for s in chat.summaries]
+    with pytest.raises(ValueError, match="summaries of all turns are equal, which needs centring=none"):
+        score([chat.model_copy(update={"summaries": alike})])
 
 
 # --- A library on disk

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,13 +14,15 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 import browser
+import made_up
 import nbformat
 import pytest
 
-from memecmd_utils import benchmark, run_notebook, runs
+from memecmd_utils import benchmark, files, run_notebook, runs
 from memecmd_utils.files import TERMINAL_VARIABLE, paths
 from memecmd_utils.run_notebook import NotebookFailed
 from memecmd_utils.runs import STAGES, Stage
+from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Profile, load_profile
 
 PARAMETERS = {"profile": "example", "settings": "", "run_name": "made"}
@@ -92,6 +95,13 @@ def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.
     assert "# Parameters" in executed.cells[2].source and "# Parameters" not in page
     assert "What is asked?" in page and 'href="three.html"' in page.split("</nav>")[0]
     assert 'href="three.html"' in (run.report / "lessons.html").read_text(encoding="utf-8")
+
+
+def test_a_full_disk_is_told_without_a_traceback(run: runs.Run) -> None:
+    notebook("one", 'raise OSError(28, "No space left on device")')
+    with pytest.raises(NotebookFailed, match=r"one: cell \d raised OSError: .*No space left") as told:
+        run_notebook.run_notebook(run, "one", PARAMETERS)
+    assert "Traceback" not in str(told.value) and str(told.value).count("\n") == 1
 
 
 def test_stages_side_by_side_end_before_what_follows_them(run: runs.Run, tmp_path: Path, capfd) -> None:
@@ -229,17 +239,24 @@ def test_a_second_process_says_that_it_waits_and_then_goes_on(tmp_path: Path, ca
 # --- The site
 
 
+def licensed(licence: str) -> Meme:
+    return made_up.meme("m1").model_copy(update={"licence": licence})
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The site of a made-up run with one lesson; all documents and the other lessons are the project's."""
     made = tmp_path_factory.mktemp("site")
     folder, release = made / "a run", made / "processed/a run/release"
-    for path in (folder / "tables", release):
+    for path in (folder / "tables", folder / "figures", release):
         path.mkdir(parents=True)
+    for name in ("chat", "fig3_scores"):
+        (folder / "figures" / f"{name}.png").write_bytes(b"png")
     run_notebook.lessons.cache_clear()
     card = "---\nlanguage: [zh]\n---\n# The card\n\n[Licence](LICENSE.md)\n\n## What is in it\n\n聊天记录\n"
     (release / "README.md").write_text(card, encoding="utf-8")
     (release / "LICENSE.md").write_text("# Licence\n", encoding="utf-8")
+    files.write_parquet(release.parent / "memes.parquet", [licensed("CC BY-SA 4.0")], Meme)
     row = {"system": "popular", "kind": "package", "turns": 9, "dialogues": 3, "split": "untouched"}
     shares = ("rate", "specificity", "ungraded", "judged@5", benchmark.GRADED, benchmark.BY_CHANCE)
     row |= dict.fromkeys(shares, 0.25) | {"p Holm": None, "above chance": "no"}
@@ -249,11 +266,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     rows = [row, {"system": "a row of an earlier version"}]
     (folder / "leaderboard.json").write_text(json.dumps({"rows": rows}), encoding="utf-8")
     links = ["04_retrieval.html", "../processed/a%20run/release/", "gone.html", "../../../etc/passwd"]
-    policy = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'"
+    policy = "default-src 'none'; img-src data: 'self' file:; style-src 'unsafe-inline'; form-action 'none'"
     page = (
         "<!doctype html><html><head><title>Run &amp; all</title>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"></head><body class="run"><h1>Run</h1>'
         + "".join(f'<a href="{link}">there</a>' for link in [*links, "https://arxiv.org/x#y"])
+        + "".join(f'<img src="data:image/{kind};base64,/9j+" alt="a {kind}">' for kind in ("webp", "png"))
+        + '<img src="figures/chat.png" alt="a chat"><img src="figures/fig3_scores.png" alt="a chart">'
         + "</body></html>"
     )
     (folder / "04_retrieval.ipynb").write_bytes((paths.notebooks / "04_retrieval.ipynb").read_bytes())
@@ -295,6 +314,27 @@ def test_every_link_of_a_site_leads_somewhere(site: Path) -> None:
     assert "leave them as they are" not in lesson and "# a profile in data/profiles" not in lesson
     first = [lesson.index(words) for words in ("<h1", "<p>Which meme fits", "What it reads and writes")]
     assert first == sorted(first), "a lesson begins with title, question and idea"
+
+
+def test_memes_without_a_licence_stay_out_of_a_site(site: Path, tmp_path, monkeypatch, capsys) -> None:
+    shutil.copytree(site.parents[1], tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(paths, "processed", tmp_path / "processed")
+    folder, memes = tmp_path / site.parent.name, [licensed(""), licensed("CC BY-SA 4.0")]
+    files.write_parquet(paths.processed / folder.name / "memes.parquet", memes, Meme)
+    shown = {}
+    for pictures in (False, True):
+        capsys.readouterr()
+        made = run_notebook.build_site(folder, pictures)
+        shown[pictures] = (made / "index.html").read_text(encoding="utf-8")
+        assert (made / "figures-chat.png").is_file() == pictures and (
+            made / "figures-fig3_scores.png"
+        ).is_file()
+        said = capsys.readouterr().out
+        assert pictures == (not said) and (
+            pictures or said.startswith("1 of 2 memes have no licence, so the")
+        )
+    assert 'src="data:," alt="a webp"' in shown[False] and "image/png;base64,/9j+" in shown[False]
+    assert shown[True] == (site / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_site_is_searched_in_english_and_chinese_without_a_network(site: Path) -> None:

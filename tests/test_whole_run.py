@@ -3,14 +3,16 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import browser
 import whole_pipeline
 from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_pipeline import EVERYTHING, KEPT, NEVER_LOOSE, RENDERED, text_of
+from whole_pipeline import EVERYTHING, KEPT, NEVER_LOOSE, PLANTED, RENDERED, text_of
 
 from memecmd_utils import files, schemas
 from memecmd_utils.llm import prompts
@@ -77,6 +79,31 @@ def test_no_element_of_a_page_comes_from_planted_text(whole, tmp_path: Path) -> 
     control = tmp_path / "control.html"
     control.write_text(f"<p>{EVERYTHING}</p>", encoding="utf-8")
     assert {element.name for element in planted(page_of(control))} >= {"img", "svg"}
+
+
+def test_a_site_shows_planted_text_as_text_and_no_meme_without_a_licence(whole, tmp_path: Path) -> None:
+    """Also where a browser finds it by the search; nothing on the site tells of this machine."""
+    copy = shutil.copytree(whole.root, tmp_path / "copy", symlinks=True)
+    done = whole_pipeline.command(copy, "site")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 2 and "have no licence" in done.stdout
+    site = copy / "reports" / whole.run / "site"
+    pages = {path.name: path.read_text(encoding="utf-8") for path in site.iterdir() if path.is_file()
+             if path.suffix in (".html", ".js")}  # fmt: skip
+    assert not [name for name, text in pages.items() if re.search("data:image/(jpeg|webp)", text)]
+    assert not [path for path in site.rglob("*") if path.suffix in (".jpg", ".jpeg", ".webp")]
+    ours = [str(place) for place in (whole.root, files.paths.root, sys.prefix)]
+    assert not [name for name, text in pages.items() if any(place in text for place in ours)]
+    assert not [name for name in pages if planted(page_of(site / name))]
+    with browser.open_browser() as driver:
+        for address in (
+            "index.html",
+            "03_dialogue_generation.html",
+            "search.html?q=script",
+            "search.html?q=onerror",
+        ):
+            driver.get(f"{site.as_uri()}/{address}")
+            text = driver.execute_script("return document.body.textContent")  # fails where an alert is open
+            assert PLANTED["script"] in text and not browser.errors(driver), address
 
 
 def test_texts_stay_as_they_were_written(whole) -> None:
