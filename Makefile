@@ -100,9 +100,9 @@ collect-news: $(READY)
 verify: $(READY)
 	@$(MEMECMD) verify -- "$$RELEASE"
 
-#+ Copy the example run's numbers and pictures into reports/ for the README
+#+ Copy the example run's numbers and pictures into reports/ for the README, and CITATION.cff to where it is repeated
 refresh-tracked: $(READY)
-	@$(PY) .ci/tracked.py refresh
+	@$(PY) .ci/tracked.py refresh && $(PY) .ci/citation.py
 
 #+ Compare the example run with the tracked numbers, placements and pictures
 compare-tracked: $(READY)

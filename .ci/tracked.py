@@ -44,6 +44,7 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """
     truth, studies, landed = (numbers.get(name, {}) for name in ("ground_truth", "studies", "landing"))
     published, effects = numbers["paper_data"], dict[str, Any]()
+    bench = (paths.reports / "bench.md").read_text(encoding="utf-8")
     for row in sorted(numbers["effects"], key=lambda row: row["metric"] != "grade"):
         name = "timing" if row["effect"] == "timing" else row["comparison"].split(" - ")[0]
         known = row["metric"] in ("grade", "consistency") and row["effect"] in ("choice", "timing")
@@ -52,6 +53,7 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
     ndcg = [row for row in studies.get("ablation", ()) if row["measure"] == "nDCG@5"]
     return {
         **numbers,
+        "bench": dict(re.findall(r"^\| (.+?) \| .+? \| ([\d.,]+) s \|", bench, re.MULTILINE)),
         "effects": effects,
         "levels": _by(numbers["levels"], "strategy"),
         "use": _by(numbers["meme_use"], "strategy"),
@@ -132,7 +134,9 @@ NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
 HOLDS = re.compile(r"<!-- holds: (.*?) -->")
 """What must be true of the numbers where the sentence below claims a direction."""
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
-PAGES = ("README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md")
+PAGES = (
+    "README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md", "reports/MODEL_CARD.md",
+)  # fmt: skip
 """Pages whose numbers are filled in."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memecmd_utils.chats.ranking import LiveLibrary
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def open(name: str = "example", profile: str = "", settings: str = "") -> "LiveLibrary":

@@ -87,7 +87,7 @@ def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str
 
 STRATEGIES = ("strategy", "memes", "fits", "lands", "nobody", "mean grade", "minus random")
 JUDGES = ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict")
-LANDING_FIRST = ("who", "where", "memes", "fits", "lands", "specificity", "different", "repeats")
+LANDING = ("who", "memes", "lands", "fits", "specificity", "different", "repeats")
 LANDING_SETTINGS = ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different")
 
 
@@ -133,7 +133,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     told = ("sign if told", "sign", "clear", "clearly opposite")
     shown = {
         "strategies": printed(strategies, STRATEGIES),
-        "landing_first": printed(_first_landing(_deciding(landed)), LANDING_FIRST),
+        **{name: printed(rows, LANDING) for name, rows in _landing(_deciding(landed)).items()},
         "landing_settings": printed(landed.get("settings", ()), LANDING_SETTINGS, ("rate", "ungraded")),
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
         "judges": printed(studies["trust"], JUDGES),
@@ -153,11 +153,11 @@ def _deciding(landed: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping
     return [row for row in rows if row["split"] == rows[0]["split"]]
 
 
-def _first_landing(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Each sender at its own turns, then all others at the turns of `reranked`."""
+def _landing(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Each sender at its own turns, and all at the turns of the first of them."""
     own = [row for row in rows if row["who"] == row["where"]]
-    first = own[0]["where"] if own else ""
-    return own + [row for row in rows if row["where"] == first != row["who"]]
+    where = [row["where"] for row in own[:1]]
+    return {"landing_own": own, "landing_same": [row for row in rows if row["where"] in where]}
 
 
 # --- The page

@@ -21,9 +21,9 @@ TRACKED = tracked.read_numbers()
 PAGES = [paths.root / name for name in tracked.PAGES]
 CONSTANTS = {
     "0.1", "0.5", "0.7", "1.5", "1.6", "2.5", "3.11", "3.81", "4.0", "6.6", "95 %", "95%",
-    "2507.00891", "2501.13851",
+    "60 %", "60%", "85 %", "85%", "2507.00891", "2501.13851",
 }  # fmt: skip
-"""Versions, sizes, papers, chance and the level of intervals: numbers that no run changes."""
+"""Versions, sizes, papers, chance, level of intervals, what a plan expected: numbers that no run changes."""
 each_page = pytest.mark.parametrize("page", PAGES, ids=tracked.PAGES)
 
 # --- Sentences about results

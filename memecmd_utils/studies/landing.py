@@ -258,7 +258,8 @@ def tabulate(run: Run, graded: Sequence[Senders], stem: str = "landing") -> dict
 def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """What was sent, at all turns and at the turns of each sender; first the sender whose turns they are.
 
-    A meme that nobody graded does not fit and has grade 0; `ungraded` is their share.
+    A meme that nobody graded does not fit and has grade 0; `ungraded` is their share. `chats` got a meme;
+    `lands a chat`: memes that land, over all chats.
     """
     data = senders.data
     for where, turns in senders.turns.items():
@@ -267,12 +268,14 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             at, memes = senders.sent(who, where)
             worth, keys = senders.worth(at, memes), [data.keys[row] for row in at]
             in_chats = {(name, meme) for (name, _), meme in zip(keys, memes.tolist(), strict=True)}
+            lands = np.nansum(worth["lands"][0]) / len(data.rows_of)
             yield {
                 "where": where, "who": who,
                 "memes": len(memes), "ungraded": np.isnan(data.grades[at, memes]).mean(),
                 **{m: statistics.estimate(*senders.mean(worth[m], at), kind) for m, kind in OF_MEMES.items()},
                 "different": len(np.unique(memes)), "repeats": len(memes) - len(in_chats),
                 "right after another": grades.gaps_of(keys).count(1),
+                "chats": len({name for name, _ in keys}), "lands a chat": lands,
             }  # fmt: skip
 
 
@@ -354,7 +357,7 @@ def graded_rows(senders: Senders) -> Iterator[dict[str, Any]]:
 
 
 def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
-    """How many choices fell on each quarter of the list, and p that all quarters are alike."""
+    """How many choices fell on a list's first place and on each quarter; p that all quarters are alike."""
     from scipy.special import chdtrc
 
     for who, choices in senders.choices.items():
@@ -362,6 +365,7 @@ def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         counts = np.bincount(np.array(quarters, dtype=int), minlength=len(QUARTERS))
         chi_square = ((counts - counts.mean()) ** 2).sum() / (counts.mean() or np.nan)
         at = dict(zip(QUARTERS, counts.tolist(), strict=True))
+        at["first place"] = sum(choice.place == 1 for choice in choices)
         yield {"who": who, "choices": len(quarters), **at, "p": chdtrc(len(QUARTERS) - 1, chi_square)}
 
 
