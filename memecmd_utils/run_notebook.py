@@ -389,7 +389,9 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
             )
         else:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
-        bar = pages.get_template("site_bar.html.j2").render(here=source, folder=folder, paths=paths)
+        bar = pages.get_template("site_bar.html.j2").render(
+            here=source, folder=folder, paths=paths, own=files.HTML / "site"
+        )
         start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
         text = re.sub(r"<(script|style)\b.*?</\1>", " ", html[start:], flags=re.DOTALL)
         parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
