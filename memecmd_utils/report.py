@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     told = ("sign if told", "sign", "clear", "clearly opposite")
     shown = {
         "strategies": printed(strategies, STRATEGIES),
-        **{name: printed(rows, LANDING) for name, rows in _landing(_deciding(landed)).items()},
+        **{name: printed(rows, LANDING) for name, rows in _landing(placed_at(numbers).values()).items()},
         "landing_settings": printed(landed.get("settings", ()), LANDING_SETTINGS, ("rate", "ungraded")),
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
         "judges": printed(studies["trust"], JUDGES),
@@ -147,13 +147,13 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in shown.items() if len(table)}
 
 
-def _deciding(landed: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-    """How often memes land on the last test, which decides; `landing_placed` has the other splits, too."""
-    rows = landed.get("placed", ())
-    return [row for row in rows if row["split"] == rows[0]["split"]]
+def placed_at(numbers: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """How often memes land on the last test, which decides, by whose turns and who sends."""
+    rows = numbers["landing"].get("placed", ())
+    return {(row["where"], row["who"]): row for row in rows if row["split"] == rows[0]["split"]}
 
 
-def _landing(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def _landing(rows: Collection[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Each sender at its own turns, and all at the turns of the first of them."""
     own = [row for row in rows if row["who"] == row["where"]]
     where = [row["where"] for row in own[:1]]
@@ -374,11 +374,6 @@ def chat_payload(
         "english": any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
-
-
-def placed_at(numbers: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Rows of the test that decides by (whose turns, who sends)."""
-    return {(row["where"], row["who"]): row for row in _deciding(numbers["landing"])}
 
 
 def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:

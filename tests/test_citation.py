@@ -77,6 +77,21 @@ def test_nothing_holds_a_placeholder(tracked_files: list[str]) -> None:
     assert [(name, found[0]) for name in texts for found in PLACEHOLDER.finditer(read(name))] == []
 
 
+def test_graders_and_markers_are_called_runs_of_one_model(tracked_files: list[str]) -> None:
+    """They are no two models; plans stay as they were written."""
+    wrong = re.compile(
+        r"two LLM|LLM graders|sessions? of (?:a|one|the same) |两个大语言模型|模型的(?:两个)?会话",
+        re.IGNORECASE,
+    )
+    texts = [
+        name
+        for name in tracked_files
+        if Path(name).suffix in {".md", ".j2", ".ipynb"} and "_PLAN" not in name
+    ]
+    assert wrong.search("Two LLM graders") and wrong.search("sessions of a large language model")
+    assert [(name, found[0]) for name in texts for found in wrong.finditer(read(name))] == []
+
+
 def licence_of(name: str, annotations: list[dict]) -> str:
     """The licence by REUSE.toml: of several entries the last one counts; `**` also crosses folders."""
     found = ""

@@ -110,6 +110,7 @@ def test_the_card_says_where_texts_come_from_and_whose_they_are(made: Path) -> N
     ):
         assert row in text, row
     assert "Images left out of this release: 1." in text and "**model-model agreement**" in text
+    assert "whose name and version were not recorded" in text and "independent runs of a large" in text
     note = (made / "LICENSE.md").read_text(encoding="utf-8")
     assert "OpenMoji" in note and "CC BY-SA 4.0" in note and "tiny-model@q4" in note
 
