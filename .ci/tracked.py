@@ -164,7 +164,14 @@ TOLERANCE = 1e-6 + 0.5e-6
 """Numbers agree to 1e-6; files hold six decimals, and rounding may part nearly equal ones by one unit."""
 PIXEL_TOLERANCE = 0.02
 """Largest mean difference of two pictures, as a share of the full range: fonts differ a little."""
-TRACKED = ("numbers.json", "placements.csv", "chat.png", "fig3_scores.png", "fig4_consistency.png")
+TRACKED = (
+    "numbers.json",
+    "placements.csv",
+    "chat.png",
+    "fig3_scores.png",
+    "fig4_consistency.png",
+    "lands.png",
+)
 
 
 def refresh() -> list[Path]:

@@ -167,10 +167,16 @@ def verify(choice: Choice, folder: str | None) -> None:
 @click.pass_obj
 def site(choice: Choice, pictures: bool) -> None:
     """Put a run's page, lessons, data card and leaderboard into one folder for any static host."""
-    from memecmd_utils import run_notebook
+    from memecmd_utils import benchmark, run_notebook
 
-    folder = run_notebook.build_site(paths.reports / choice.run_name(), pictures)
-    click.echo(folder.relative_to(paths.root))
+    run = choice.run()
+    newest = max(map(run_notebook.time_of, run.report.glob("*.ipynb")), default=0)
+    if run_notebook.time_of(run.report / benchmark.FILE) < newest:
+        try:
+            benchmark.score_run(run)
+        except benchmark.BenchmarkError as error:  # nobody graded this run
+            click.echo(f"the site has no leaderboard: {error}")
+    click.echo(run_notebook.build_site(run.report, pictures).relative_to(paths.root))
 
 
 # --- uses of a finished run -------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -61,6 +63,14 @@ class Paths:
 
 
 paths = Paths(find_root())
+
+
+def git(*arguments: str) -> str:
+    """What git says about the project; empty where it says nothing or is not here."""
+    if shutil.which("git") is None:
+        return ""
+    told = subprocess.run(["git", *arguments], cwd=paths.root, capture_output=True, text=True, check=False)
+    return told.stdout.strip()
 
 
 # --- errors

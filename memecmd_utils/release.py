@@ -96,6 +96,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
             "paper": PAPER,
             "profile": profile,
             "version": __version__,
+            "stamp": stamp(run),
             "tables": {name: (TABLES[name], len(rows)) for name, rows in records.items()},
             "bytes": {name: (folder / f"{name}.parquet").stat().st_size for name in records},
             "sources": sources,
@@ -122,6 +123,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         manifest = {
             "package": "memecmd",
             "package_version": __version__,
+            "made_with": values["stamp"],
             "run": run.name,
             "settings": public,
             "settings_sha256": hashlib.sha256(files.dumps(public).encode()).hexdigest(),
@@ -440,6 +442,25 @@ def _without_places(value: Any) -> Any:
     if path.is_absolute() and path.is_relative_to(paths.root):
         return path.relative_to(paths.root).as_posix()
     return path.name if path.is_absolute() or ".." in path.parts else value
+
+
+def stamp(run: Run) -> dict[str, str]:
+    """What a run is made with: package, commit, hashes, and the settings that its profile has otherwise."""
+    recordings, name = [_files(folder) for folder in run.read_dirs], run.profile.name
+    in_file = (paths.profiles / f"{name}.yaml").is_file()  # else the settings that a profile has by itself
+    own, shipped = (
+        {f"{part}.{key}": it for part, inner in public_settings(profile).items() if isinstance(inner, dict)
+         for key, it in inner.items()}
+        for profile in (run.profile, settings.load_profile(name) if in_file else Profile(name=name))
+    )  # fmt: skip
+    changed = [f"{key}={value}" for key, value in own.items() if value != shipped[key]]
+    return {
+        "package": f"memecmd {__version__}",
+        "commit": files.git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") or "unknown",
+        "requirements.lock": files.sha256(paths.root / "requirements.lock")[:12],
+        "recordings": hashlib.sha256(files.dumps(recordings).encode()).hexdigest()[:12],
+        "settings": " ".join(changed) or f"those of profile {name}",
+    }
 
 
 def check_release(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -29,6 +29,9 @@ from memecmd_utils.runs import STAGES, Run, StageMissing
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import landing, live
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # --- numbers.json, placements.csv and the tables that the READMEs show
 
@@ -182,6 +185,8 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     library = cards(run, records, chats, beside)
     chats["memes"] = [[card["meme"].meme_id, card["meme"].words, card["meme"].gloss] for card in library]
     _draw_teaching_chat(run, records)
+    if numbers["live"]:
+        drawing.save(draw_lands(numbers), run.report / "figures", "lands")
     values = {
         "run": run,
         "profile": run.profile,
@@ -203,6 +208,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "notebooks": [name for name, stage in STAGES.items() if not stage.templates],
         "dataset": quote(Path(os.path.relpath(run.folder / "release", run.report)).as_posix()),
         "sources": release.provenance(records),
+        "stamp": release.stamp(run),
     }
     environment = files.templates(
         page_json=page_json, digest=_digest, describe=schemas.describe_source, percent=percent
@@ -241,6 +247,43 @@ def _draw_teaching_chat(run: Run, records: Records) -> None:
     target = run.report / "figures" / "chat.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     screenshot(run, dialogue, records["placements"], strategy, memes).save(target)
+
+
+SENDERS = {
+    "Reranked": ((retrieval.RERANKED, retrieval.RERANKED), "reranked", "reranked"),
+    "Learned": (("learned", "learned"), "", ""),
+    "Greedy": (("greedy", "greedy"), "greedy", "greedy"),
+    "Greedy at Reranked's turns": ((retrieval.RERANKED, "greedy"), "greedy, same turns", ""),
+    "Popular": ((retrieval.RERANKED, landing.POPULAR), "popular", ""),
+    "Random": ((retrieval.RERANKED, landing.RANDOM), "random", "random"),
+}
+"""Rows of `lands.png`: whose turns and who sends on the held-out test, who in the other two panels."""
+
+
+def draw_lands(numbers: Mapping[str, Any]) -> "Figure":
+    """How often a sender's memes land in three places: a dot and its interval; behind it, pale, fit."""
+    look = [row for row in numbers["paper_data"]["look"] if row["set"] == "all"]
+    places = {
+        "held-out chats": placed_at(numbers),
+        "the system's own chats": {row["who"]: row for row in numbers["live"]["senders"]},
+        "the paper's own chats": {row["who"]: row for row in look},
+    }
+    with drawing.style():
+        fig = drawing.canvas(9, 2.8)
+        panels = fig.subplots(1, 3, sharex=True, sharey=True)
+        for place, (axes, (title, rows)) in enumerate(zip(panels, places.items(), strict=True)):
+            for height, names in enumerate(reversed(SENDERS.values())):
+                if (row := rows.get(names[place])) is None:
+                    axes.text(50, height, "not measured", color="0.45", fontsize=8, ha="center", va="center")
+                    continue
+                for share, colour, width in ((row["fits"], "#c9dcea", 7), (row["lands"], drawing.BLUE, 2)):
+                    axes.hlines(height, 100 * share.low, 100 * share.high, color=colour, lw=width)
+                    axes.plot(100 * share.value, height, "o", color=colour, ms=width + 3)
+                axes.text(108, height, f"{row['memes']}", color="0.35", fontsize=8, va="center")
+            axes.set(title=title, xlim=(-3, 126), xticks=range(0, 101, 25), ylim=(-0.6, len(SENDERS) - 0.4))
+        panels[0].set_yticks(range(len(SENDERS)), list(reversed(SENDERS)))
+        panels[1].set_xlabel("% of the memes that land (pale: that fit), 95 % intervals; right: memes sent")
+    return fig
 
 
 def _digest(script: str) -> str:

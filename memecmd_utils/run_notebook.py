@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatch
@@ -294,20 +294,34 @@ def lessons() -> tuple[tuple[str, list[str]], ...]:
     return tuple((path.stem, nbformat.read(path, as_version=4).cells[0].source.split("\n")) for path in found)
 
 
-def page_of(source: Path) -> str:
-    """A notebook, or a Markdown file, as a page: formulas are MathML, headings have GitHub's anchors."""
+@cache
+def markdown() -> Callable[[str], str]:
+    """Markdown to HTML: formulas are MathML, headings have GitHub's anchors, a Mermaid graph is a list."""
     from latex2mathml.converter import convert
-    from nbconvert import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     def heading(text: str, level: int, **_: Any) -> str:
         anchor = re.sub(r"[^\w -]", "", Markup(text).striptags().lower()).replace(" ", "-")
         return f'<h{level} id="{anchor}">{text}</h{level}>\n'
 
+    def graph(code: str) -> str:
+        """Each arrow of a flowchart as a line: no script draws it on a page without a network."""
+        words = dict(re.findall(r"(\w+)[\[{(]+(.+?)[\]})]", code))
+        arrows = re.findall(r"^\s*(\w+).*?--+>(?:\|(.*?)\|)?\s*(\w+)", code, re.MULTILINE)
+        line = Markup("<li>{} → {}{}</li>\n")
+        rows = (line.format(words.get(a, a), f"{how}: " * bool(how), words.get(b, b)) for a, how, b in arrows)
+        return f"<ul>\n{''.join(rows)}</ul>\n"
+
     renderer = IPythonRenderer(escape=False)
-    renderer.heading = heading
+    renderer.heading, renderer.block_mermaidjs = heading, graph
     renderer.block_math = lambda body: convert(body.strip(), display="block")
     renderer.inline_math = lambda body: convert(body.strip())
+    return MarkdownWithMath(renderer=renderer).render
+
+
+def page_of(source: Path) -> str:
+    """A notebook, or a Markdown file, as a page that needs no network."""
+    from nbconvert import HTMLExporter
 
     text = re.sub(r"\A---\n.*?\n---\n", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
@@ -318,18 +332,20 @@ def page_of(source: Path) -> str:
     others = [lesson for lesson in lessons() if stage and STAGES[lesson[0]].templates == stage.templates]
     resources = {"metadata": {"name": title}, "name": source.stem, "lessons": others}
     exporter = HTMLExporter(template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
-    exporter.register_filter("markdown2html", MarkdownWithMath(renderer=renderer).render)
+    exporter.register_filter("markdown2html", markdown())
     return exporter.from_notebook_node(notebook, resources=resources)[0]
 
 
 def write_page(executed: Path) -> None:
     """Write an executed notebook as HTML, and the list of lessons, beside it."""
     files.write_text(executed.with_suffix(".html"), page_of(executed))
-    page = files.templates().get_template("lessons.html.j2").render(lessons=lessons(), folder=executed.parent)
+    pages = files.templates(markdown=lambda text: Markup(markdown()(text)))
+    page = pages.get_template("lessons.html.j2").render(lessons=lessons(), folder=executed.parent)
     files.write_text(executed.with_name("lessons.html"), page)
 
 
-LINK = re.compile(r'(<(?:a|img|form)\b[^>]*? (?:href|src|action)=")([^":#]+)((?:#[^"]*)?")')
+LINK = re.compile(r'(<(?:a|img)\b[^>]*?)( href| src)="([^":#]+)((?:#[^"]*)?")')
+BLOCK = re.compile(r"</?(?:br|d[dt]|div|fig|h[1-6]|label|li|option|p|pre|summary|t[dhr])\b")
 HEADING = re.compile(r'<h[1-4]\b[^>]*?\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
 
 
@@ -361,22 +377,25 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
     shutil.copytree(folder / "tables", site / "tables")
     shutil.make_archive(str(data / "release"), "zip", data / "release")
     sections, pages, homes = [], files.templates(), (folder, data, files.HTML / "site", paths.root)
+    bar_of, origin = pages.get_template("site_bar.html.j2"), files.git("remote", "get-url", "origin")
+    repository = re.sub(r"(?<=//)[^/@]*@", "", origin) if origin.startswith("https://") else ""
+    known = {"folder": folder, "paths": paths, "repository": repository}
 
     def name_of(path: Path) -> str:
         name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")
         return re.sub(r"\.html\.j2$|\.md$|\.ipynb$", ".html", name)
 
     def led(base: Path, match: re.Match[str]) -> str:
-        """A link as it leads within the site; to the page it stands on where there is no such file."""
-        path = Path(os.path.normpath(base / unquote(match[2])))
+        """A link as it leads within the site; none, only its words, where there is no such file."""
+        path = Path(os.path.normpath(base / unquote(match[3])))
         path = path / "README.md" if path.is_dir() else path
         if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
             path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
         is_hidden = is_bare and (path.stem in WITH_MEMES or path.is_relative_to(data / "memes"))
         if is_hidden or not path.is_file() or not any(map(path.is_relative_to, homes)):
-            return f'{match[1]}#"'
+            return match[1]
         todo.extend({path}.difference(todo))
-        return f"{match[1]}{quote(name_of(path))}{match[3]}"
+        return f'{match[1]}{match[2]}="{quote(name_of(path))}{match[4]}'
 
     for source in todo:  # which grows
         target, base = site / name_of(source), folder if source.suffix == ".ipynb" else source.parent
@@ -389,15 +408,13 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
             )
         else:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
-        bar = pages.get_template("site_bar.html.j2").render(
-            here=source, folder=folder, paths=paths, own=files.HTML / "site"
-        )
+        bar = bar_of.render(here=source, own=files.HTML / "site", **known)
         start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
         text = re.sub(r"<(script|style)\b.*?</\1>", " ", html[start:], flags=re.DOTALL)
+        text = BLOCK.sub(r" \g<0>", text)  # cells of a table are words of their own
         parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
         sections += ([target.name, *row] for row in zip(parts, parts, parts, strict=True))
-        html = html[:start].replace("form-action 'none'", "form-action 'self'") + bar + html[start:]
-        html = LINK.sub(partial(led, base), html)
+        html = LINK.sub(partial(led, base), html[:start] + bar + html[start:])
         files.write_text(target, MEME_PICTURE.sub("data:,", html) if is_bare else html)
     files.write_text(site / "search.js", f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n")
     return site

@@ -254,6 +254,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "figures" / f"{name}.png").write_bytes(b"png")
     run_notebook.lessons.cache_clear()
     card = "---\nlanguage: [zh]\n---\n# The card\n\n[Licence](LICENSE.md)\n\n## What is in it\n\n聊天记录\n"
+    card += "\n| a | b |\n|---|---|\n| one cell | another |\n"
     (release / "README.md").write_text(card, encoding="utf-8")
     (release / "LICENSE.md").write_text("# Licence\n", encoding="utf-8")
     files.write_parquet(release.parent / "memes.parquet", [licensed("CC BY-SA 4.0")], Meme)
@@ -279,6 +280,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     run_notebook.write_page(folder / "04_retrieval.ipynb")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "processed", made / "processed")
+        patch.setattr(files, "git", lambda *_: "https://me:secret@host.example/x.git")
         with pytest.raises(runs.StageMissing, match="make reproduce"):
             run_notebook.build_site(folder)
         (folder / "index.html").write_text(page, encoding="utf-8")
@@ -306,9 +308,14 @@ def test_every_link_of_a_site_leads_somewhere(site: Path) -> None:
         assert name == "index.html" or 'href="#"' not in text.partition("</nav>")[2], name
     assert reached == pages.keys()
     index, card = pages["index.html"], pages["release-README.html"]
-    assert index.count('<a href="#">there</a>') == 2 and "passwd" not in index
+    assert index.count("<a>there</a>") == 2 and "passwd" not in index
     assert 'href="release.zip"' in card and "language: [zh]" not in card
     assert "This lesson has not run here" in pages["notebooks-07_template_memes.html"]
+    bar = index.partition("</nav>")[0]
+    assert all(f'href="{page}.html"' in bar for page in ("README", "README.zh-CN", "reports-README"))
+    assert 'href="https://host.example/x.git"' in bar and "secret" not in index
+    listed = pages["lessons.html"]
+    assert "<em>the paper</em>" in listed and "](http" not in listed, "what a lesson asks is Markdown"
     lesson = pages["04_retrieval.html"]
     assert "Your turn:" in lesson and "<math" in lesson, "an exercise is text, a formula MathML"
     assert "leave them as they are" not in lesson and "# a profile in data/profiles" not in lesson
@@ -337,19 +344,42 @@ def test_memes_without_a_licence_stay_out_of_a_site(site: Path, tmp_path, monkey
     assert shown[True] == (site / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_site_is_searched_in_english_and_chinese_without_a_network(site: Path) -> None:
-    wait = pytest.importorskip("selenium.webdriver.support.wait")
+def test_a_site_is_searched_as_one_types_in_both_languages_without_a_network(site: Path) -> None:
     with browser.open_browser(390, 844) as driver:
         driver.get((site / "index.html").as_uri())
-        field = driver.find_element("css selector", ".site-bar input")
-        field.send_keys("nDCG")
-        field.submit()
-        wait.WebDriverWait(driver, 20).until(lambda _: "search.html?q=nDCG" in driver.current_url)
+        driver.find_element("css selector", ".site-search").click()
+        field = driver.switch_to.active_element  # one can type at once
         for words, page in (("nDCG", "GLOSSARY"), ("聊天记录", "release-README"), ("阈值", "GLOSSARY")):
-            driver.get(f"{(site / 'search.html').as_uri()}?q={quote(words)}")
+            field.clear()
+            field.send_keys(words)
             found = driver.execute_script(
                 "return [...document.querySelectorAll('#found a')].map(a => a.href)"
             )
             assert any(page in link for link in found), words
+        field.clear()
+        field.send_keys("one cell")  # of a table: the next cell's words are not glued to it
+        assert "one cell another" in driver.find_element("id", "found").text
+        assert quote("one cell") in driver.current_url, "the way back from a page leads to what was found"
         assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert not browser.errors(driver)
+
+
+@pytest.mark.parametrize("dark", ["light", "dark"])
+def test_pages_are_light_or_dark_as_the_reader_wants(site: Path, dark: str) -> None:
+    with browser.open_browser(1280, 900) as driver:
+        wanted = {"features": [{"name": "prefers-color-scheme", "value": dark}]}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
+        for page in ("04_retrieval.html", "leaderboard.html", "README.html"):
+            driver.get((site / page).as_uri())
+            script = "return ['backgroundColor', 'color'].map(name => getComputedStyle(document.body)[name])"
+            lights = [
+                sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in driver.execute_script(script)
+            ]
+            assert (lights[0] < lights[1]) == (dark == "dark") and abs(lights[0] - lights[1]) > 400, page
+
+
+def test_markdown_shows_a_graph_as_lines_and_a_formula_as_mathml() -> None:
+    graph = "```mermaid\nflowchart LR\n  A[A <cat>] --> B{Is it?}\n  B -->|yes| C[Send]\n```"
+    html = run_notebook.markdown()(f"# A *head*\n\n$x$\n\n{graph}")
+    assert "<li>A &lt;cat&gt; → Is it?</li>" in html and "<li>Is it? → yes: Send</li>" in html
+    assert '<h1 id="a-head">' in html and "<math" in html and "flowchart" not in html
