@@ -313,7 +313,14 @@ def markdown() -> Callable[[str], str]:
         return f"<ul>\n{''.join(rows)}</ul>\n"
 
     renderer = IPythonRenderer(escape=False)
-    renderer.heading, renderer.block_mermaidjs = heading, graph
+
+    def table(rows: str) -> str:
+        """A wide table scrolls in a box of its own, also by key."""
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="table"><table>{rows}</table></div>'
+        )
+
+    renderer.heading, renderer.block_mermaidjs, renderer.table = heading, graph, table
     renderer.block_math = lambda body: convert(body.strip(), display="block")
     renderer.inline_math = lambda body: convert(body.strip())
     return MarkdownWithMath(renderer=renderer).render

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import doctor
+from memecmd_utils import benchmark, doctor, run_notebook, runs
 from memecmd_utils.files import paths
+from memecmd_utils.settings import Profile
 
 
 def status_of(*words: str) -> int:
@@ -62,3 +63,25 @@ def test_the_command_starts_without_heavy_packages() -> None:
         [sys.executable, "-c", code], cwd=paths.root, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("has_grades", [True, False])
+def test_a_site_scores_its_leaderboard_once(has_grades, tmp_path, monkeypatch, capsys) -> None:
+    run = runs.Run("made", Profile(name="made"), tmp_path, tmp_path)
+    notebook, board, times = tmp_path / "06_figures.ipynb", tmp_path / benchmark.FILE, []
+    notebook.touch()
+
+    def score(_: runs.Run) -> None:
+        times.append(has_grades)
+        if not has_grades:
+            raise benchmark.BenchmarkError("run made has no grades")
+        board.touch()
+
+    monkeypatch.setattr(runs, "open_finished", lambda _: run)
+    monkeypatch.setattr(benchmark, "score_run", score)
+    monkeypatch.setattr(run_notebook, "build_site", lambda *_: paths.root / "reports")
+    assert [status_of("site"), status_of("site")] == [0, 0]
+    assert len(times) == (1 if has_grades else 2)
+    assert ("no leaderboard: run made has no grades" in capsys.readouterr().out) != has_grades
+    os.utime(notebook, ns=(run_notebook.time_of(notebook) + 10**9,) * 2)
+    assert status_of("site") == 0 and len(times) == (2 if has_grades else 3), "the run was made anew"

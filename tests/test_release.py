@@ -13,7 +13,7 @@ from made_release import write
 from made_up import annotation, dialogue, meme, placement
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import files, release, schemas
+from memecmd_utils import files, release, runs, schemas, settings
 from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
@@ -164,6 +164,27 @@ def test_texts_of_any_kind_survive_and_break_nothing(run_dir: Path, tmp_path: Pa
 
 
 # --- The manifest and the check
+
+
+def test_a_stamp_says_what_a_run_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialogue = made_release.PROFILE.dialogue.model_copy(
+        update={"n_dialogues": 2, "dialogues": "/home/him/chats.json"}
+    )
+    run = runs.Run("run", made_release.PROFILE.model_copy(update={"dialogue": dialogue}), tmp_path, tmp_path)
+    monkeypatch.setattr(runs.Run, "read_dirs", [tmp_path])
+    before = release.stamp(run)
+    assert (
+        "dialogue.n_dialogues=2" in before["settings"]
+        and "dialogue.dialogues=chats.json" in before["settings"]
+    )
+    assert "/home" not in str(before) and "library." not in before["settings"], "only what differs"
+    (tmp_path / "more.jsonl").write_text("{}", encoding="utf-8")
+    after = release.stamp(run)
+    assert {key for key in before if before[key] != after[key]} == {"recordings"}
+    monkeypatch.setenv("PATH", "")
+    assert release.stamp(run)["commit"] == "unknown", "no git here"
+    example = runs.Run("example", settings.load_profile("example"), tmp_path, tmp_path)
+    assert release.stamp(example)["settings"] == "those of profile example"
 
 
 def edit(path: Path, old: str, new: str) -> None:

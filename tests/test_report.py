@@ -114,6 +114,17 @@ def write_run(folder: Path, placed: str, numbers: dict) -> None:
         Image.new("RGB", (20, 10), (10, 20, 30)).save(folder / "figures" / name)
 
 
+def test_a_picture_shows_where_memes_land_and_what_nobody_measured() -> None:
+    numbers = tracked.read_numbers()
+    numbers["live"]["senders"] = [row for row in numbers["live"]["senders"] if row["who"] != "popular"]
+    panels = report.draw_lands(numbers).axes
+    assert [len(axes.texts) for axes in panels] == [len(report.SENDERS)] * 3
+    silent = [sum(text.get_text() == "not measured" for text in axes.texts) for axes in panels]
+    assert silent == [0, 2, 3]
+    reranked = numbers["live"]["senders"][2]
+    assert [100 * reranked["lands"].value] in [line.get_xdata().tolist() for line in panels[1].lines]
+
+
 def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(paths, "reports", tmp_path)
     monkeypatch.setattr(tracked, "PAGES", ())
