@@ -67,11 +67,12 @@ def made(cff: Mapping[str, Any]) -> dict[str, str]:
         for name, record in ((".zenodo.json", zenodo), ("codemeta.json", codemeta))
     }
     for name, (site, browser, cite) in LINKS.items():
-        links, code = [], cff.get("repository-code")
+        links, code = [], cff.get("repository-code", "")
         if "url" in cff:
             links.append(f"[{site}]({cff['url']})")
-        if code and "//github.com/" in code:
-            links.append(f"[{browser}]({code.replace('//github.com/', '//codespaces.new/')})")
+        if "//github.com/" in code:
+            editor = code.removesuffix(".git").replace("//github.com/", "//codespaces.new/")
+            links.append(f"[{browser}]({editor})")
         if "doi" in cff:
             links.append(f"[{cite}: {cff['doi']}](https://doi.org/{cff['doi']})")
         parts = {"links": f"{' · '.join(links)}\n" if links else ""}

@@ -14,7 +14,7 @@ from memecmd_utils.files import paths
 
 CFF = citation.cited()
 HOSTED = {
-    "repository-code": "https://github.com/someone/memes",
+    "repository-code": "https://github.com/someone/memes.git",
     "url": "https://someone.example/memes/",
     "doi": "10.1234/abc.5",
 }
@@ -59,7 +59,7 @@ def test_a_hosted_copy_fills_in_its_addresses_in_one_place() -> None:
     found = citation.made({**bare, **HOSTED})
     for name in citation.LINKS:
         links, clone = re.findall(r"<!-- hosted: \w+ -->\n(.*?)<!-- end -->", found[name], re.DOTALL)
-        assert clone == "```sh\ngit clone https://github.com/someone/memes memecmd && cd memecmd\n```\n"
+        assert clone == "```sh\ngit clone https://github.com/someone/memes.git memecmd && cd memecmd\n```\n"
         assert re.findall(r"\]\((.*?)\)", links) == [
             HOSTED["url"], "https://codespaces.new/someone/memes", "https://doi.org/10.1234/abc.5",
         ]  # fmt: skip
