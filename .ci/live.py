@@ -23,7 +23,7 @@ from memecmd_utils.studies import live
 
 MADE = (
     "annotations.jsonl", "dialogues.jsonl", "placements.jsonl", "candidates.jsonl", "gates.json",
-    "scores.csv", "ladders.csv",
+    "choices.jsonl", "scores.csv", "ladders.csv",
 )  # fmt: skip
 
 
@@ -33,8 +33,10 @@ def track(run: runs.Run, folder: Path) -> None:
 
     def ours(record: schemas.Record) -> schemas.Record:
         changes = {"dialogue_id": live.PREFIX + record.dialogue_id}
-        if hasattr(record, "meme_id"):
-            changes["meme_id"] = name_of[record.meme_id]
+        if meme := getattr(record, "meme_id", ""):
+            changes["meme_id"] = name_of[meme]
+        if hasattr(record, "options"):
+            changes["options"] = [name_of[meme] for meme in record.options]
         if hasattr(record, "fold"):
             changes["fold"] = live.PREFIX + record.fold
         return record.model_copy(update=changes)
@@ -49,6 +51,7 @@ def track(run: runs.Run, folder: Path) -> None:
     files.write_jsonl(folder / "placements.jsonl", [*placements, *others])
     kept = [candidate for candidate in candidates if candidate.rank <= live.KEPT]
     files.write_jsonl(folder / "candidates.jsonl", kept)
+    files.write_jsonl(folder / "choices.jsonl", map(ours, run.load(schemas.Choice)))
     gates = {live.PREFIX + half: row for half, row in run.load_json("gates.json").items()}
     files.write_json(folder / "gates.json", gates)
     rated = [

@@ -22,7 +22,7 @@ OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.relo
 """The page opens on its first chat: one that the system made."""
 CROP = """
 const style = document.createElement("style");
-style.textContent = `header, .pick, #origin, .key, .more, .bar > :not(fieldset) { display: none }
+style.textContent = `header, #ask, #browser h2, .pick, #origin, .key, .bar > :not(fieldset) { display: none }
   #steps section:first-of-type { display: none }
   #chat { height: 440px } .side { max-height: 440px; overflow: hidden }`;
 document.head.append(style);
@@ -32,7 +32,7 @@ const slider = document.getElementById("theta0");
 slider.value = arguments[0];
 slider.dispatchEvent(new Event("input"));
 """
-THRESHOLDS = (2.5, 1.5, 1.0, 0.75, 0.5, 0.25, 0.0, -0.25, -0.5)
+THRESHOLDS = (0.243, 0.213, 0.199, 0.191, 0.184, 0.177, 0.169, 0.162, 0.154)
 """What the threshold is moved to: memes come, then it goes back and they leave."""
 HOLD_MS, STEP_MS = 2500, 350
 

@@ -5,13 +5,13 @@ strategy or a score: items are chosen by seed, and the key that says what stands
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
-from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, create_model
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from memecmd_utils import drawing, files, grades, pictures, statistics
 from memecmd_utils.files import MemecmdError, paths
@@ -55,6 +55,21 @@ HumanRating = create_model(
     made_up=(bool, False),
 )
 """One answer of one person to one item: a row of a CSV file. `made_up` marks a trial of the form."""
+
+
+class Vote(BaseModel, extra="forbid"):
+    """A visitor's answer on a run's page: a row of the CSV file that the page saves.
+
+    `send`: which meme one would send at a turn, or none (empty). `prefer`: whose memes in a chat are better,
+    as the name of a strategy; the visitor saw two without their names.
+    """
+
+    vote: Literal["send", "prefer"]
+    dialogue_id: Text
+    turn: int | None = None
+    answer: str = ""
+    rater: Text
+    at: AwareDatetime
 
 
 class Item(NamedTuple):
@@ -173,11 +188,10 @@ def write_grading_page(
 # --- answers
 
 
-def collect(folder: Path, form: Form) -> tuple[pd.DataFrame, int]:
-    """People's answers to `form` in the CSV files of a folder, and how many rows were left out.
+def read_answers(folder: Path, kind: type[BaseModel]) -> pd.DataFrame:
+    """The answers of one kind, `HumanRating` or `Vote`, in the CSV files of a folder, the latest last.
 
-    Left out are trials and answers to other forms. Of several answers of a person to an item the latest
-    counts. Columns are those of `HumanRating`. `FormError` names file and row of what cannot be read.
+    A file with a column `vote` holds votes. `FormError` names file and row of what cannot be read.
     """
     found = []
     for path in sorted(folder.glob("*.csv")):
@@ -185,16 +199,26 @@ def collect(folder: Path, form: Form) -> tuple[pd.DataFrame, int]:
             table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         except ValueError as error:
             raise FormError(f"{path.name} is not a table ({error}): save it as CSV in UTF-8") from error
+        if ("vote" in table) != (kind is Vote):
+            continue
         for number, cells in enumerate(table.to_dict("records"), start=2):
             try:
                 given = {name: cell for name, cell in cells.items() if cell.strip()}
-                found.append(HumanRating.model_validate(given).model_dump())
+                found.append(kind.model_validate(given).model_dump())
             except ValidationError as error:
                 raise FormError(f"{path.name} row {number}: {error}; correct or remove it") from error
-    answers = pd.DataFrame(found, columns=list(HumanRating.model_fields))
+    return pd.DataFrame(found, columns=list(kind.model_fields)).sort_values("at")
+
+
+def collect(folder: Path, form: Form) -> tuple[pd.DataFrame, int]:
+    """People's answers to `form` in the CSV files of a folder, and how many rows were left out.
+
+    Left out are trials and answers to other forms. Of several answers of a person to an item the latest
+    counts. Columns are those of `HumanRating`.
+    """
+    answers = read_answers(folder, HumanRating)
     counted = answers[(answers.form == form.form) & ~answers.made_up.astype(bool)]
-    left_out = len(answers) - len(counted)
-    return counted.sort_values("at").drop_duplicates(["rater", "item"], keep="last"), left_out
+    return counted.drop_duplicates(["rater", "item"], keep="last"), len(answers) - len(counted)
 
 
 # --- what people say
@@ -216,10 +240,10 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
         form = choose(asked, dialogues, seed=run.profile.seed)
         sources = {turn.source for name in form.key.dialogue_id for turn in dialogues[name].turns}
         by_models = all(source.startswith(("authored", "model ")) for source in sources)
-        folder = run.read("memes.parquet").parent
-        write_page(run.report / "rating_form.html", form, memes, folder, by_models)
+        pictures_in, folder = run.read("memes.parquet").parent, paths.raw / "ratings" / run.profile.name
+        write_page(run.report / "rating_form.html", form, memes, pictures_in, by_models)
         files.write_frame(run.write("rating_key.csv"), form.key)
-        answers, left_out = collect(paths.raw / "ratings" / run.profile.name, form)
+        answers, left_out = collect(folder, form)
         tables = ratings_summary(answers, form.key)
         if len(answers):
             (alpha,) = tables["alpha"].query("scale == 'overall'").alpha
@@ -229,6 +253,12 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
             )
         if left_out:
             verdict += f" Left out: {left_out} answers that are trials or belong to other forms."
+        votes = read_answers(folder, Vote).drop_duplicates(
+            ["rater", "vote", "dialogue_id", "turn"], keep="last"
+        )
+        if len(votes):
+            tables["votes"] = pd.DataFrame(votes_summary(votes, placements))
+            verdict += f" {votes.rater.nunique()} visitor(s) of the page gave {len(votes)} votes."
     run.save_json("human_ratings.json", {"verdict": verdict})
     run.save_tables(**{f"human_{name}": table for name, table in tables.items()})
     return form, verdict
@@ -259,3 +289,23 @@ def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> dict[str, pd.Da
         "alpha": pd.DataFrame(alphas, columns=["scale", "raters", "alpha", "items", "dialogues"]),
         "means": pd.DataFrame(means, columns=["strategy", "scale", "ratings", "mean", "items", "dialogues"]),
     }
+
+
+def votes_summary(votes: pd.DataFrame, placements: Sequence[Placement]) -> Iterator[dict[str, Any]]:
+    """How often visitors of the page said the same as a strategy: a row a kind of vote and strategy.
+
+    `same` is a share of the votes with its interval over dialogues. At a turn where a strategy sends nothing
+    it says none.
+    """
+    sent = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements}
+    for vote, rows in votes.groupby("vote"):
+        for name in ("reranked", "greedy"):
+            same = [
+                row.answer == (name if vote == "prefer" else sent.get((name, row.dialogue_id, row.turn), ""))
+                for row in rows.itertuples()
+            ]
+            share = statistics.cluster_mean(
+                list(map(float, same)), rows.dialogue_id.tolist(), statistics.SHARE
+            )
+            given = {"vote": vote, "people": rows.rater.nunique(), "votes": len(rows)}
+            yield {**given, "strategy": name, "same": share, "dialogues": share.clusters}

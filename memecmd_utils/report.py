@@ -25,7 +25,7 @@ from memecmd_utils.annotation import releasable
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, spending
 from memecmd_utils.release import Records
-from memecmd_utils.runs import STAGES, Run, StageMissing
+from memecmd_utils.runs import STAGES, Run
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
 from memecmd_utils.studies import landing, live
@@ -167,12 +167,13 @@ def _landing(rows: Collection[Mapping[str, Any]]) -> dict[str, list[Mapping[str,
 
 DIALOGUES, LIBRARY = 60, 400
 """Most dialogues and memes on the page; the release has all."""
-SIDE = 200
-"""Longest side of a meme's picture, in pixels."""
+SIDE = 128
+"""Longest side of a meme's picture, in pixels: as large as a chat shows it."""
+QUESTIONS = 12
+"""How often the page asks which meme comes next."""
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
-TABS = (retrieval.RERANKED, "greedy", landing.POPULAR, "random")
-"""Strategies that stand first above the chat; in a run of the authors' release, theirs do."""
-POPULAR_WORDS = "the memes that graders liked best in other chats, at the turns that Reranked chose"
+TABS = (retrieval.RERANKED, "greedy")
+"""Strategies above the chat, the others in a menu; in a run of the authors' release, theirs stand above."""
 
 
 def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
@@ -309,22 +310,6 @@ def table_of(run: Run, name: str) -> Markup:
 # --- The chats: what the page's script reads, compact rows instead of records
 
 
-def saved_by_04c(run: Run) -> dict[str, tuple[str | None, list[float]]]:
-    """What lesson 04c saved of each graded turn, by `dialogue/turn`; empty where nobody graded.
-
-    The meme that is popular elsewhere, at the turns of `reranked` (else None), and score and threshold of
-    learned placement's gate.
-    """
-    try:
-        with np.load(run.read(landing.SCORES), allow_pickle=False) as kept:
-            ids = kept[f"{run.profile.name} memes"].tolist()
-            popular = [ids[meme] if meme >= 0 else None for meme in kept["popular"]]
-            promises = np.round(kept["learned gate"], 3).T.tolist()
-            return dict(zip(kept["turns"].tolist(), zip(popular, promises, strict=True), strict=True))
-    except (StageMissing, KeyError):
-        return {}
-
-
 def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
     """English titles by dialogue id: those of `gloss`, else those of the example's texts."""
     known: dict[tuple[str, str], str] = {}
@@ -347,12 +332,10 @@ def chat_payload(
 
     Those of the live corpus stand before them, under the strategies that it has.
     """
-    profile, saved, dialogues = run.profile, saved_by_04c(run), records["dialogues"]
+    profile, dialogues, choices = run.profile, records["dialogues"], run.load(schemas.Choice)
     words = {
         name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
     }
-    if saved and retrieval.RERANKED in words:
-        words[landing.POPULAR] = schemas.StrategyWords("Popular", POPULAR_WORDS)
     kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.DIALOGUE_KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
@@ -365,13 +348,14 @@ def chat_payload(
         glosses |= {dialogue.dialogue_id: dialogue.gloss for dialogue in beside.dialogues}
         halves, gates, means = halves | beside.halves, gates | beside.gates, means | live.means()
         candidates, placements = [*beside.candidates, *candidates], [*beside.placements, *placements]
-    tops, placed, marks = (_by_dialogue(rows) for rows in (candidates, placements, truth.marks))
+    every = (candidates, placements, truth.marks, [*(beside.choices if beside else ()), *choices])
+    tops, placed, marks, chosen_at = map(_by_dialogue, every)
 
     def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
         return means.get((dialogue_id, turn), {}).get(meme_id)
 
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
-        name, turns = dialogue.dialogue_id, [summary.turn for summary in dialogue.summaries]
+        name = dialogue.dialogue_id
         top: dict[int, list[list[Any]]] = {}
         for c in sorted(tops.get(name, ()), key=lambda c: c.rank):
             parts = (round(float(x), 4) for x in (c.alpha, c.delta, c.beta, c.gamma))
@@ -379,10 +363,6 @@ def chat_payload(
         sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
         for p in (p for p in placed.get(name, ()) if p.strategy in sent):
             sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
-        known = {turn: saved[key] for turn in turns if (key := f"{name}/{turn}") in saved}
-        if landing.POPULAR in words and known:
-            popular = {turn: meme for turn, (meme, _) in known.items() if meme}
-            sent[landing.POPULAR] = {t: [meme, grade(name, t, meme), ""] for t, meme in popular.items()}
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))
@@ -398,16 +378,23 @@ def chat_payload(
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
             "half": halves[name],
-            "promise": {turn: promise for turn, (_, promise) in known.items()},
             "top": top,
             "placed": sent,
+            "none": {c.turn: c.unscored or c.reason for c in chosen_at.get(name, ()) if not c.meme_id},
             "marks": marked,
         }
 
-    tabs = [name for name in words if name.startswith(schemas.RELEASED)] if profile.paper_data else [*TABS]
+    tabs = [name for name in words if name.startswith(schemas.RELEASED)] if profile.paper_data else TABS
+    asked_in = {name: place for place, name in enumerate(dialogue.dialogue_id for dialogue in shown)}
     return {
+        "run": run.name,
+        "ratings": f"data/raw/ratings/{profile.name}/",
+        "questions": [
+            [asked_in[c.dialogue_id], c.turn, [[m, grade(c.dialogue_id, c.turn, m)] for m in c.options]]
+            for c in questions([d.dialogue_id for d in mixed[:DIALOGUES]], choices, means, profile.seed)
+        ],
         "strategies": [[name, *words[name]] for name in dict.fromkeys((*tabs, *words)) if name in words],
-        "tabs": tabs,
+        "tabs": [name for name in tabs if name in words],
         "rates": landing_rates(numbers),
         "weights": list(profile.retrieval.weights),
         "gates": gates,
@@ -417,6 +404,24 @@ def chat_payload(
         "english": any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
+
+
+def questions(
+    dialogues: Sequence[str], choices: Iterable[schemas.Choice], means: Mapping[grades.Key, Any], seed: int
+) -> list[schemas.Choice]:
+    """At which turns a visitor is asked what comes next: one in each of the first `QUESTIONS` dialogues.
+
+    It is drawn by seed whether *reranked* sent a meme there or none. Of these turns the first one counts at
+    which most of the candidates are graded, so that most answers of a visitor have a grade.
+    The live corpus is not asked about: of its candidates only those that were sent are graded.
+    """
+    offered = _by_dialogue(c for c in choices if c.options)
+    asked = []
+    for name in [name for name in dialogues if name in offered][:QUESTIONS]:
+        sends = statistics.rng(seed, "question", name).random() < 0.5
+        rows = [c for c in offered[name] if bool(c.meme_id) == sends] or offered[name]
+        asked.append(max(rows, key=lambda c: len(means.get((name, c.turn), {}).keys() & set(c.options))))
+    return asked
 
 
 def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -459,6 +464,7 @@ def cards(
     for chat in chats["dialogues"]:
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
         needed |= {row[0] for memes in rows for row in memes}
+    needed |= {meme for *_, offered in chats["questions"] for meme, _ in offered}
     others = [meme.meme_id for meme in records["memes"] if meme.meme_id not in needed]
     shown = needed | set(others[: max(0, LIBRARY - len(needed))])
     annotation_of = {annotation.meme_id: annotation for annotation in records["annotations"]}

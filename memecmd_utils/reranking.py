@@ -173,7 +173,7 @@ async def choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: P
     answer = await chat.ask(asked, lambda reply: read_choice(reply, asked))
     if answer.outcome == "rejected" and answer.source == "authored" and chat.strict:
         raise MissingText(answer.reason)
-    about |= {"source": answer.source, "shown": len(asked.options)}
+    about |= {"source": answer.source, "shown": len(asked.options), "options": list(asked.options)}
     about["prompt_sha256"] = prompt_sha256(answer.source, *PROMPTS)
     if answer.value is None:
         return Choice(unscored=f"{answer.outcome}: {answer.reason}", **none, **about)

@@ -353,6 +353,8 @@ class Choice(Record):
     """Number of the meme in the shuffled list that the model saw, of `shown`; 0: none of them."""
     shown: int = Field(ge=0)
     """How many candidates it saw; 0 where it was not asked."""
+    options: list[str] = []
+    """Those candidates, in the order of the list."""
     unscored: str = ""
     """Why there is no answer; empty where there is one."""
 

@@ -13,7 +13,7 @@ import pandas as pd
 from memecmd_utils import files, grades, library, retrieval, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.retrieval import RERANKED
-from memecmd_utils.schemas import Annotation, Candidate, Dialogue, Meme, Placement
+from memecmd_utils.schemas import Annotation, Candidate, Choice, Dialogue, Meme, Placement
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.studies.paper_data import look_agreement, look_differences, look_rows
 
@@ -48,6 +48,7 @@ class Corpus(NamedTuple):
     dialogues: list[Dialogue]
     placements: list[Placement]
     candidates: list[Candidate]
+    choices: list[Choice]
     gates: dict[str, dict[str, Any]]
 
     @property
@@ -60,6 +61,7 @@ def corpus() -> Corpus:
     """What is tracked of the run."""
     kinds = {
         "annotations": Annotation, "dialogues": Dialogue, "placements": Placement, "candidates": Candidate,
+        "choices": Choice,
     }  # fmt: skip
     records = (files.read_jsonl(FOLDER / f"{name}.jsonl", kind) for name, kind in kinds.items())
     return Corpus(*records, json.loads((FOLDER / "gates.json").read_text(encoding="utf-8")))

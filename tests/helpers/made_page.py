@@ -18,7 +18,7 @@ HOSTILE = (
     "\u2028 javascript:x &amp; '\""
 )
 TURNS = 8
-STRATEGIES = ["greedy", "sampling", "random", "random_same_turns"]
+STRATEGIES = ["reranked", "greedy", "sampling", "random", "random_same_turns"]
 GATE = {"theta0": 0.5, "penalty": 1.0, "decay": 1.0, "score_mean": 0.0, "score_std": 0.1, "fitted_on": "b"}
 SCORES = dict(zip(range(2, TURNS + 1), (0.10, 0.02, 0.03, 0.30, 0.31, -0.05, 0.20), strict=True))
 """Raw T of the best meme of each turn; on the gate's scale ten times that."""
@@ -53,6 +53,17 @@ def candidates(name: str, turns: Iterable[int]) -> list[schemas.Candidate]:
     ]  # fmt: skip
 
 
+def choices(name: str) -> list[schemas.Choice]:
+    """Among three memes the last is chosen where the gate opens, else none; each with its reason."""
+    memes = ["m1", "m2", "m3"]
+    return [
+        made_up.choice(name, turn, "m3" if turn in SENT else "").model_copy(
+            update={"options": memes, "reason": f"因为{turn}"}
+        )
+        for turn in SCORES
+    ]
+
+
 def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (3, 4)) -> Records:
     dialogues = [dialogue(name, name.partition("-")[0]) for name in names]
     placements, found = [], []
@@ -65,7 +76,7 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
                     made_up.placement(
                         turn, meme, dialogue_id=one.dialogue_id, strategy=strategy, rank=rank,
                         speaker=one.turns[turn - 1].speaker,
-                    )
+                    ).model_copy(update={"reason": f"因为{turn}" * (strategy == "reranked")})
                 )  # fmt: skip
     first = dialogues[0].dialogue_id
     memes = [
@@ -80,6 +91,7 @@ def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (
         schemas.Dialogue: dialogues,
         schemas.Placement: placements,
         schemas.Candidate: found,
+        schemas.Choice: [choice for one in dialogues for choice in choices(one.dialogue_id)],
         schemas.Rating: [
             made_up.rating(2, 61.0, dialogue_id=first),
             made_up.rating(5, None, dialogue_id=first),
