@@ -59,8 +59,8 @@ run_option = click.option("--run", default="", help="A finished run; by default 
 
 
 @cli.command()
-@click.option("--templates", is_flag=True, help="The appendices of the second paper: 07b, 08b.")
-@click.option("--release", default="", help="Of profile authors: the folder of the authors' release.")
+@click.option("--templates", is_flag=True, help="Run only the appendices on the second paper: 07b, 08b.")
+@click.option("--release", default="", help="With profile authors: the folder of the authors' release.")
 @click.pass_obj
 def reproduce(choice: Choice, templates: bool, release: str) -> None:
     """Run those notebooks of the profile that are out of date."""
@@ -163,7 +163,7 @@ def verify(choice: Choice, folder: str | None) -> None:
 
 
 @cli.command()
-@click.option("--pictures", is_flag=True, help="Memes without a licence, too.")
+@click.option("--pictures", is_flag=True, help="Show memes without a licence, too.")
 @click.pass_obj
 def site(choice: Choice, pictures: bool) -> None:
     """Put a run's page, lessons, data card and leaderboard into one folder for any static host."""
@@ -201,11 +201,13 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 
 @cli.command()
 @run_option
-@click.option("--host", default="127.0.0.1", help="Whom to listen to; by default this machine alone.")
-@click.option("--port", default=8765, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option(
+    "--host", default="127.0.0.1", help="Address to listen on; by default only this machine can connect."
+)
+@click.option("--port", default=8765, type=click.IntRange(0, 65535), help="Port; 0 picks a free one.")
 @click.pass_obj
 def serve(choice: Choice, run: str, host: str, port: int) -> None:
-    """Keep a library warm for bots: POST /rank takes a chat as JSON and gives memes (RUN: also a folder)."""
+    """Serve a library to bots: POST /rank takes a chat as JSON and returns memes (RUN: also a folder)."""
     from memecmd_utils.chats import ranking, serving
 
     live = ranking.open_live(run or choice.run_name(), choice.profile, choice.settings)
@@ -281,7 +283,7 @@ def fetch_library(archive: str | None) -> None:
 
 @fetch_group.command("paper-data")
 @click.argument("release", required=False)
-@click.option("--pictures", is_flag=True, help="The memes' pictures, too.")
+@click.option("--pictures", is_flag=True, help="Fetch the memes' pictures, too.")
 def fetch_paper_data(release: str | None, pictures: bool) -> None:
     """Fetch the authors' release of MemeCMD, or look at one in RELEASE, and say what it holds."""
     from memecmd_utils import authors, fetch
