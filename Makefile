@@ -31,7 +31,7 @@ help:
 help-all:
 	@echo '$(USAGE)'; echo; $(call list,## ); echo; $(call list,#+ )
 
-## Make the dataset, all tables and all figures of PROFILE (start here)
+## Make the dataset, all tables and all figures of PROFILE (start here: about two minutes on an idle laptop)
 reproduce: $(READY)
 	@$(MEMECMD) reproduce --release "$$RELEASE"
 
