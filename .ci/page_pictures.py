@@ -19,7 +19,7 @@ OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page):no
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 """Name, and width and height in pixels."""
 OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.reload();"
-"""The page opens on its first chat: one that the system made."""
+"""The explorer opens on its first chat: one that the system made."""
 CROP = """
 const style = document.createElement("style");
 style.textContent = `header, #ask, #browser h2, .pick, #origin, .key, .bar > :not(fieldset) { display: none }
@@ -41,7 +41,8 @@ def take(page: Path, folder: Path) -> list[Path]:
     """Take all pictures of `page` and put them into `folder`; raises if the page wrote an error."""
     name, size = STILL
     with browser.open_browser(*size) as driver:
-        _open(driver, page, "reranked", 13)
+        driver.get(page.resolve().as_uri())
+        time.sleep(0.5)  # the chat goes to its end once its pictures are there
         taken = [browser.photograph(driver, folder / name)]
     name, size = MOVING
     with browser.open_browser(*size) as driver:

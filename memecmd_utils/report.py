@@ -388,6 +388,7 @@ def chat_payload(
     asked_in = {name: place for place, name in enumerate(dialogue.dialogue_id for dialogue in shown)}
     return {
         "run": run.name,
+        "reasons": authored.reason_glosses() if shows_live(run) else {},
         "ratings": f"data/raw/ratings/{profile.name}/",
         "questions": [
             [asked_in[c.dialogue_id], c.turn, [[m, grade(c.dialogue_id, c.turn, m)] for m in c.options]]

@@ -9,9 +9,9 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import dialogue, drawing, settings
-from memecmd_utils.files import dumps
-from memecmd_utils.llm import chat, gloss
+from memecmd_utils import dialogue, drawing, files, settings
+from memecmd_utils.files import dumps, paths
+from memecmd_utils.llm import authored, chat, gloss
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import RecordingMiss, Recordings
 from memecmd_utils.llm.types import Request
@@ -123,3 +123,13 @@ def test_a_page_without_english_works_in_a_browser(tmp_path) -> None:
         assert len(driver.find_elements("css selector", "#chat .turn")) == made_page.TURNS
         driver.find_elements("css selector", "#chat .turn")[2].click()
         assert not driver.find_elements("css selector", ".english") and browser.errors(driver) == []
+
+
+def test_english_of_reasons_belongs_to_reasons_that_were_given() -> None:
+    given = {
+        row["reason"]
+        for folder in (paths.example, paths.live)
+        for row in files.read_rows(folder / "choices.jsonl")
+    }
+    english = authored.reason_glosses()
+    assert english.keys() <= given and all(text.isascii() for text in english.values())

@@ -103,6 +103,11 @@ def prompt_sha256(source: str, *names: str) -> str:
 
 
 @lru_cache(maxsize=1)
+def reason_glosses() -> dict[str, str]:
+    """English of reasons for a choice, by the reason: those that the example's page shows first."""
+    return {row["reason"]: row["gloss"] for row in files.read_rows(paths.example / "reason_glosses.jsonl")}
+
+
 def glosses() -> dict[str, str]:
     """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
     utterances = files.read_rows(paths.example / "dialogues.jsonl")

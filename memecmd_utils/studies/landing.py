@@ -181,8 +181,8 @@ def grade_split(
 def grade_run(run: Run) -> list[Senders]:
     """What everybody says on a run's graded turns and on the untouched tests.
 
-    Saves all whole rankings, and of the run's own turns learned placement's gate, for the page. Nothing
-    without grades, or where the weights of learned placement do not apply.
+    Saves all whole rankings and who sends where. Nothing without grades, or where the weights of learned
+    placement do not apply.
     """
     graded, arrays = [], {}
     try:
@@ -202,14 +202,6 @@ def grade_run(run: Run) -> list[Senders]:
         arrays |= {f"{name}/{who}": scores for who, scores in senders.whole.items()}
         arrays |= {f"{name} sends/{who}": at for who, at in senders.turns.items() if who != ALL}
         arrays[f"{name} memes"] = np.array(senders.data.meme_ids)
-    for senders in graded[:1]:
-        data = senders.data
-        arrays["turns"] = np.array([f"{name}/{turn}" for name, turn in data.keys])
-        arrays["learned gate"] = np.array(senders.gates[LEARNED][:2])
-        arrays["popular"] = np.full(len(data.keys), -1)
-        if RERANKED in senders.turns:
-            at, memes = senders.sent(POPULAR, RERANKED)
-            arrays["popular"][at] = memes
     run.save_arrays(SCORES, **arrays)
     return graded
 
