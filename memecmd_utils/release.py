@@ -449,8 +449,8 @@ def stamp(run: Run) -> dict[str, str]:
     recordings, name = [_files(folder) for folder in run.read_dirs], run.profile.name
     in_file = (paths.profiles / f"{name}.yaml").is_file()  # else the settings that a profile has by itself
     own, shipped = (
-        {f"{part}.{key}": it for part, inner in public_settings(profile).items() if isinstance(inner, dict)
-         for key, it in inner.items()}
+        {f"{part}.{key}".strip("."): it for part, inner in public_settings(profile).items()
+         for key, it in (inner if isinstance(inner, dict) else {"": inner}).items()}
         for profile in (run.profile, settings.load_profile(name) if in_file else Profile(name=name))
     )  # fmt: skip
     changed = [f"{key}={value}" for key, value in own.items() if value != shipped[key]]
