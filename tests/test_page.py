@@ -182,6 +182,20 @@ def test_a_card_leads_to_its_meme_and_back(driver) -> None:
 # --- Questions to the visitor
 
 
+def test_a_question_is_answered_by_keys_and_the_focus_stays_with_what_comes_next(driver) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    driver.execute_script("document.querySelector('#grid button').focus()")
+    for _ in range(2):
+        ActionChains(driver).send_keys(Keys.ENTER).perform()
+        assert driver.switch_to.active_element.get_attribute("id") == "again"
+        ActionChains(driver).send_keys(Keys.ENTER).perform()
+        assert driver.switch_to.active_element.get_attribute("data-meme") == "m1"
+    driver.execute_script("localStorage.clear(); document.getElementById('game').focus()")
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    assert driver.switch_to.active_element.get_attribute("name") == "strategy"
+
+
 def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, tmp_path, monkeypatch) -> None:
     """Three questions, one without a meme, then the blind test: kept by the browser, saved, read, counted."""
     monkeypatch.setattr(paths, "raw", tmp_path)
