@@ -4,17 +4,13 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from memecmd_utils.files import MemecmdError, data_url
-
-if TYPE_CHECKING:
-    from IPython.display import Image as Shown
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "ICO", *(["AVIF"] if features.check("avif") else []))
 EXTENSIONS = frozenset(
@@ -236,22 +232,3 @@ def thumbnail(path: Path, side: int) -> str:
         picture = on_ground(opened)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
     return picture_url(picture, "WEBP", quality=60, method=4)
-
-
-def montage(paths: Sequence[Path], columns: int = 6, side: int = 150) -> "Shown":
-    """Pictures side by side on white, each fitted into a square of `side` pixels, for a cell.
-
-    As all memes on pages they are no PNG, by which `run_notebook.build_site` tells them from charts.
-    """
-    from IPython.display import Image as Shown
-
-    rows = -(-len(paths) // columns) or 1
-    sheet = Image.new("RGB", (columns * side, rows * side), "white")
-    for number, path in enumerate(paths):
-        row, column = divmod(number, columns)
-        with Image.open(path) as picture:
-            small = ImageOps.pad(picture.convert("RGB"), (side - 8, side - 8), color="white")
-        sheet.paste(small, (column * side + 4, row * side + 4))
-    buffer = io.BytesIO()
-    sheet.save(buffer, "JPEG", quality=88)
-    return Shown(buffer.getvalue(), format="jpeg")
