@@ -22,6 +22,7 @@ from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored, prompts, replies
 from memecmd_utils.llm.chat import Bar, Chat, progress
 from memecmd_utils.llm.types import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.runs import Run
 from memecmd_utils.settings import Phases, Profile, ProfileError
 
 # --- Cold starts: a news item or a role pair becomes the context that a dialogue begins from (Eq. 3)
@@ -646,3 +647,13 @@ def name_prefix(text: str, names: Sequence[str] = ()) -> str | None:
         re.IGNORECASE,
     )
     return match and match.group().strip()
+
+
+def english_titles(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
+    """English titles by dialogue id: those of `gloss`, else those of the example's texts."""
+    known: dict[tuple[str, str], str] = {}
+    if run.profile.dialogue.news == "example":
+        known = {("news", item.news_id): item.gloss for item in authored.load_news()}
+    if any(dialogue.kind == "role" for dialogue in dialogues):
+        known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
+    return {d.dialogue_id: d.gloss or known.get((d.kind, d.ref), "") for d in dialogues}

@@ -16,6 +16,7 @@ import numpy as np
 
 from memecmd_utils import chats, drawing, reranking, retrieval, schemas
 from memecmd_utils.chats import ChatError, Context
+from memecmd_utils.dialogue import english_titles
 from memecmd_utils.drawing import SIGNS, ShownTurn, shown_meme, signed
 from memecmd_utils.files import MemecmdError, is_headless
 from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue
@@ -128,10 +129,8 @@ class Explorer:
                 total = f"T {signed(float(parts @ knobs.weights))}" + (f", rank {rank}" if rank else "")
                 lines = ["no score"] if score == -np.inf else [total, *map(" ".join, (named[:2], named[2:]))]
                 meme = shown_meme(memes[name], pictures[name], lines=tuple(lines))
-            first = turn.speaker == "A"
-            who = (dialogue.name_a if first else dialogue.name_b) or turn.speaker
-            side = "right" if first else "left"
-            turns.append(ShownTurn(turn.turn, side, who, turn.text, turn.gloss, note, meme))
+            side = "right" if turn.speaker == "A" else "left"
+            turns.append(ShownTurn(turn.turn, side, turn.speaker, turn.text, turn.gloss, note, meme))
         return drawing.chat(turns)
 
     def facts(self, view: View, knobs: Knobs) -> str:
@@ -166,7 +165,8 @@ def explore(run: Run, scored: Sequence[ScoredDialogue], index: MemeIndex, memes:
         view = explorer.select(knobs)
         chat = explorer.chat(view, knobs, memes, pictures)
         return HTML(f"{drawing.parts().styles()}{chat}{explorer.facts(view, knobs)}")
-    first = DialogueTab(explorer, memes, pictures)
+    titles = english_titles(run, [item.dialogue for item in scored])
+    first = DialogueTab(explorer, memes, pictures, titles)
     second = PasteTab(chats.Library(run, memes, index, chats.encoder(run, run, is_kept=False)), first)
     tabs = widgets.Tab([first.box, second.box], titles=["A chat of the run", "A chat of your own"])
     return widgets.VBox([widgets.HTML(drawing.parts().styles()), tabs])
@@ -183,9 +183,17 @@ def beside(left: Any, *right: Any) -> Any:
 class DialogueTab:
     """Knobs beside a chat of the run; `box` is what is shown, `view` what it shows."""
 
-    def __init__(self, explorer: Explorer, memes: Mapping[str, Meme], pictures: Mapping[str, Path]) -> None:
+    def __init__(
+        self,
+        explorer: Explorer,
+        memes: Mapping[str, Meme],
+        pictures: Mapping[str, Path],
+        titles: Mapping[str, str],
+    ) -> None:
+        """`titles` are English, by dialogue; where one is missing the menu has the chat's own."""
         self.explorer, self.memes, self.pictures = explorer, memes, pictures
-        names = {f"{name} · {item.dialogue.title}": name for name, item in explorer.items.items()}
+        items = explorer.items.items()
+        names = {f"{name} · {titles.get(name) or item.dialogue.title}": name for name, item in items}
         apart = (retrieval.LEARNED, retrieval.RERANKED)  # no knob moves them
         shown = {name: words for name, words in schemas.STRATEGIES.items() if name not in apart}
         words = {f"{named.label}: {named.does}": name for name, named in shown.items()}

@@ -22,6 +22,7 @@ from PIL import Image
 
 from memecmd_utils import drawing, files, grades, pictures, release, retrieval, schemas, statistics, tables
 from memecmd_utils.annotation import releasable
+from memecmd_utils.dialogue import english_titles
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, spending
 from memecmd_utils.release import Records
@@ -310,16 +311,6 @@ def table_of(run: Run, name: str) -> Markup:
 # --- The chats: what the page's script reads, compact rows instead of records
 
 
-def _title_glosses(run: Run, dialogues: Sequence[schemas.Dialogue]) -> dict[str, str]:
-    """English titles by dialogue id: those of `gloss`, else those of the example's texts."""
-    known: dict[tuple[str, str], str] = {}
-    if run.profile.dialogue.news == "example":
-        known = {("news", item.news_id): item.gloss for item in authored.load_news()}
-    if any(dialogue.kind == "role" for dialogue in dialogues):
-        known |= {("role", row.scenario_id): row.gloss for row in run.load(schemas.Scenario)}
-    return {d.dialogue_id: d.gloss or known.get((d.kind, d.ref), "") for d in dialogues}
-
-
 def chat_payload(
     run: Run,
     records: Records,
@@ -340,7 +331,7 @@ def chat_payload(
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
-    halves, glosses = retrieval.halves(dialogues), _title_glosses(run, dialogues)
+    halves, glosses = retrieval.halves(dialogues), english_titles(run, dialogues)
     gates, means, placements = run.load_json("gates.json"), truth.means, records["placements"]
     first = shown.index(drawing.teaching_dialogue(shown, "typical"))
     if beside:

@@ -104,6 +104,18 @@ def test_a_reader_is_told_who_wrote_the_texts(path: Path) -> None:
     assert "large language model" in prose(load(path))
 
 
+@each_lesson
+def test_a_lesson_opens_with_a_question_a_guess_its_length_and_what_you_change(path: Path) -> None:
+    opening, *cells = load(path).cells
+    question = opening.source.split("\n")[2]
+    assert question.endswith(("?", ".")) and "](" not in question, "it stands in the list of lessons as it is"
+    kinds = re.findall(r"^- \*\*(.+?):\*\* \S", opening.source, re.MULTILINE)
+    assert kinds == ["Guess first", "Time", "You change"]
+    for cell in cells:  # JupyterLab folds the code that sets up and draws
+        folded = {"remove-cell", "hide-input"} & set(cell.metadata.get("tags", []))
+        assert bool(folded) == cell.metadata.get("jupyter", {}).get("source_hidden", False), cell.id
+
+
 # --- equations, terms and findings stand where pages say -----------------------------------------------
 
 

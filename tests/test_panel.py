@@ -33,7 +33,7 @@ def tab(tmp_path: Path) -> panel.DialogueTab:
     Image.new("RGB", (60, 48), "red").save(picture)
     for name, meme in WORLD.split.memes.items():
         memes[name] = meme.model_copy(update={"text": f"<b>{name}</b>", "file": picture.name})
-    return panel.DialogueTab(explorer_of(), memes, dict.fromkeys(memes, picture))
+    return panel.DialogueTab(explorer_of(), memes, dict.fromkeys(memes, picture), {"role-01": "In English"})
 
 
 def paste_tab(tab: panel.DialogueTab, run: runs.Run) -> panel.PasteTab:
@@ -95,7 +95,9 @@ def test_every_knob_redraws_and_back_again(tab) -> None:
 
 
 def test_another_dialogue_has_the_gate_of_its_half_and_unscored_turns_say_so(tab) -> None:
+    assert tab.dialogue.options["role-01 · In English"] == "role-01"
     tab.dialogue.value = "role-01"
+    assert tab.explorer.item.dialogue.name_a not in tab.chat.value  # A and B, as in every lesson
     assert tab.knobs().gate == tab.explorer.own().gate
     assert tab.chat.value.count("no usable summary") == 3
     assert not {2, 7, 18} & set(tab.view.picks)
