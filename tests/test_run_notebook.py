@@ -383,3 +383,13 @@ def test_markdown_shows_a_graph_as_lines_and_a_formula_as_mathml() -> None:
     html = run_notebook.markdown()(f"# A *head*\n\n$x$\n\n{graph}")
     assert "<li>A &lt;cat&gt; → Is it?</li>" in html and "<li>Is it? → yes: Send</li>" in html
     assert '<h1 id="a-head">' in html and "<math" in html and "flowchart" not in html
+
+
+def test_formulas_exercises_and_tables_fit_on_a_phone(site: Path) -> None:
+    wider = "return [...document.querySelectorAll(arguments[0])].filter(it => it.scrollWidth > it.clientWidth + 1)"
+    with browser.open_browser() as driver:
+        assert browser.on_a_phone(driver, (site / "04_retrieval.html").as_uri()) <= 0
+        assert not driver.execute_script(f"{wider}.length", "math[display=block], .jp-RenderedMarkdown pre")
+        assert browser.on_a_phone(driver, (site / "leaderboard.html").as_uri()) <= 0
+        widths = "return [...document.querySelectorAll('td:first-child')].map(cell => cell.clientWidth)"
+        assert min(driver.execute_script(widths)) > 50, "a name is no column of letters"
