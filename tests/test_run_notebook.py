@@ -386,7 +386,9 @@ def test_markdown_shows_a_graph_as_lines_and_a_formula_as_mathml() -> None:
 
 
 def test_formulas_exercises_and_tables_fit_on_a_phone(site: Path) -> None:
-    wider = "return [...document.querySelectorAll(arguments[0])].filter(it => it.scrollWidth > it.clientWidth + 1)"
+    wider = (
+        "return [...document.querySelectorAll(arguments[0])].filter(m => m.scrollWidth > m.clientWidth + 1)"
+    )
     with browser.open_browser() as driver:
         assert browser.on_a_phone(driver, (site / "04_retrieval.html").as_uri()) <= 0
         assert not driver.execute_script(f"{wider}.length", "math[display=block], .jp-RenderedMarkdown pre")
