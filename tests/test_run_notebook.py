@@ -315,7 +315,7 @@ def test_every_link_of_a_site_leads_somewhere(site: Path) -> None:
     assert all(f'href="{page}.html"' in bar for page in ("README", "README.zh-CN", "reports-README"))
     assert 'href="https://host.example/x.git"' in bar and "secret" not in index
     listed = pages["lessons.html"]
-    assert "<em>the paper</em>" in listed and "](http" not in listed, "what a lesson asks is Markdown"
+    assert "</a></b><p>" in listed and "](http" not in listed, "what a lesson asks is Markdown"
     lesson = pages["04_retrieval.html"]
     assert "Your turn:" in lesson and "<math" in lesson, "an exercise is text, a formula MathML"
     assert "leave them as they are" not in lesson and "# a profile in data/profiles" not in lesson
