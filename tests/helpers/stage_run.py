@@ -83,7 +83,15 @@ def project(root: Path) -> Path:
             ignored = shutil.ignore_patterns(".ipynb_checkpoints")
             shutil.copytree(paths.root / name, root / name, ignore=ignored)
     lists = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
-    for name in ("pyproject.toml", "CITATION.cff", "data/example", "data/paper", "data/live", *lists):
+    copied = (
+        "pyproject.toml",
+        "requirements.lock",
+        "CITATION.cff",
+        "data/example",
+        "data/paper",
+        "data/live",
+    )
+    for name in (*copied, *lists):
         if not (root / name).exists():
             (root / name).symlink_to(paths.root / name)
     return root
