@@ -393,14 +393,14 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
         return re.sub(r"\.html\.j2$|\.md$|\.ipynb$", ".html", name)
 
     def led(base: Path, match: re.Match[str]) -> str:
-        """A link as it leads within the site; none, only its words, where there is no such file."""
+        """A link as it leads within the site; without such a file only its words, or an empty picture."""
         path = Path(os.path.normpath(base / unquote(match[3])))
         path = path / "README.md" if path.is_dir() else path
         if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
             path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
         is_hidden = is_bare and (path.stem in WITH_MEMES or path.is_relative_to(data / "memes"))
         if is_hidden or not path.is_file() or not any(map(path.is_relative_to, homes)):
-            return match[1]
+            return f'{match[1]} src="data:,"' if match[2] == " src" else match[1]
         todo.extend({path}.difference(todo))
         return f'{match[1]}{match[2]}="{quote(name_of(path))}{match[4]}'
 
