@@ -4,6 +4,7 @@ The models behind the endpoint are simulated; sentence-transformers and transfor
 on tiny random weights.
 """
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -26,14 +27,12 @@ NEWS = {"topic": "sports", "title": "山上下雨了", "text": "周末山上有�
 class FindsOne(Simulated):
     """A simulated model that finds the third picture it sees abusive."""
 
-    n_pictures = 0
+    numbers = itertools.count(1)  # each request has its own, also those at once
 
     def __call__(self, body: dict[str, Any]) -> Answer:
         answer = super().__call__(body)
-        if schema_of(body) == "CheckedSeenAnnotationReply":
-            self.n_pictures += 1
-            if self.n_pictures == 3:
-                answer.body = answer.body.replace(b'\\"none\\"', b'\\"abuse\\"')
+        if schema_of(body) == "CheckedSeenAnnotationReply" and next(self.numbers) == 3:
+            answer.body = answer.body.replace(b'\\"none\\"', b'\\"abuse\\"')
         return answer
 
 
