@@ -47,11 +47,15 @@ class Answer:
         cut: bool = False, hang: bool = False, wait_s: float = 0.0, cut_at: int | None = None, **headers: str,
     ) -> None:  # fmt: skip
         self.status, self.kind, self.wait_s = status, kind, wait_s
-        self.reset, self.hang = reset, hang
+        self.reset, self.hang, self.cut, self.cut_at = reset, hang, cut, cut_at
         text = body if isinstance(body, str | bytes) else json.dumps(body)
         self.body = text.encode() if isinstance(text, str) else text
-        self.sent = self.body[: len(self.body) // 2 if cut else cut_at]
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
+
+    @property
+    def sent(self) -> bytes:
+        """What goes out of `body`, which may be changed until then."""
+        return self.body[: len(self.body) // 2 if self.cut else self.cut_at]
 
 
 class FaultServer:
