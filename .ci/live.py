@@ -25,6 +25,8 @@ MADE = (
     "annotations.jsonl", "dialogues.jsonl", "placements.jsonl", "candidates.jsonl", "gates.json",
     "choices.jsonl", "scores.csv", "ladders.csv",
 )  # fmt: skip
+KEPT = 3
+"""Candidates of a turn that are tracked, as many as the page shows."""
 
 
 def track(run: runs.Run, folder: Path) -> None:
@@ -49,7 +51,7 @@ def track(run: runs.Run, folder: Path) -> None:
     files.write_jsonl(folder / "dialogues.jsonl", dialogues)
     others = at_the_same_turns(placements, candidates, sorted(name_of.values()), run.profile.seed)
     files.write_jsonl(folder / "placements.jsonl", [*placements, *others])
-    kept = [candidate for candidate in candidates if candidate.rank <= live.KEPT]
+    kept = [candidate for candidate in candidates if candidate.rank <= KEPT]
     files.write_jsonl(folder / "candidates.jsonl", kept)
     files.write_jsonl(folder / "choices.jsonl", map(ours, run.load(schemas.Choice)))
     gates = {live.PREFIX + half: row for half, row in run.load_json("gates.json").items()}
@@ -131,38 +133,36 @@ def echo(text: str, before: Sequence[str]) -> float:
     return len(pairs & heard) / max(1, len(pairs))
 
 
-def held_again(run: runs.Run) -> list[str]:
-    """Turns of the other ladders that their recordings do not give once more."""
+def held_again(run: runs.Run, scratch: Path) -> Iterator[str]:
+    """Turns of the other ladders that their recordings do not give once more; what is counted goes apart."""
     starts = {live.PREFIX + start.dialogue_id: start for start in run.load(schemas.ColdStart)}
-    differ = []
     for phases, dialogues in live.ladders().items():
         profile = run.profile.replace(phases=phases)
-        asking = replace(run, profile=profile, folder=Path(tempfile.mkdtemp()), counted={}, used={})
+        asking = replace(run, profile=profile, folder=scratch, counted={}, used={})
         with asking.chat("generator", "dialogue_generation") as chat:
-            for said in dialogues:
-                texts = [turn.text for turn in said.turns]
+            for name, turns in ((said.dialogue_id, said.turns) for said in dialogues):
+                texts = [turn.text for turn in turns]
                 for place, text in enumerate(texts):
-                    work = dialogue.utter(starts[said.dialogue_id], texts[:place], chat, profile)
-                    if llm.run(work).text != text:
-                        differ.append(f"{phases}/{said.dialogue_id}/{place + 1}")
-    return differ
+                    if llm.run(dialogue.utter(starts[name], texts[:place], chat, profile)).text != text:
+                        yield f"{phases}/{name}/{place + 1}"
 
 
 def main(action: str) -> int:
     """Write the tables, or compare them with what is tracked: 1 where one differs."""
     run = runs.open_finished("live")
-    target = live.FOLDER if action == "track" else Path(tempfile.mkdtemp())
-    track(run, target)
-    starts = {
-        live.PREFIX + start.dialogue_id: "".join(
-            text for told in (start.context, start.brief, start.persona) for text in told.values()
-        )
-        for start in run.load(schemas.ColdStart)
-    }
-    measured = measure_ladders(live.ladders(), starts, run)
-    measured.to_csv(target / "ladders.csv", index=False)
-    differ = [name for name in MADE if (target / name).read_bytes() != (live.FOLDER / name).read_bytes()]
-    differ += held_again(run)
+    with tempfile.TemporaryDirectory() as scratch:
+        target = live.FOLDER if action == "track" else Path(scratch)
+        track(run, target)
+        starts = {
+            live.PREFIX + start.dialogue_id: "".join(
+                text for told in (start.context, start.brief, start.persona) for text in told.values()
+            )
+            for start in run.load(schemas.ColdStart)
+        }
+        measured = measure_ladders(live.ladders(), starts, run)
+        measured.to_csv(target / "ladders.csv", index=False)
+        differ = [name for name in MADE if (target / name).read_bytes() != (live.FOLDER / name).read_bytes()]
+        differ += held_again(run, Path(scratch))
     print(f"differs from the tracked file: {', '.join(differ)}" if differ else "all tables as tracked")
     return bool(differ)
 

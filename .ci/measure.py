@@ -296,15 +296,13 @@ LONG = ("paper_size",)
 def main(names: list[str]) -> None:
     """Measure the parts of these names, by default all, and write the page anew."""
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, cwd=paths.root
-    )
+    commit = files.git("rev-parse", "--short=10", "HEAD")
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     machine = f"{os.cpu_count()} cores, {system}"
     for name in names or [part for part in PARTS if part not in LONG]:
         print(f"{name} ...", flush=True)
         figures = [figure._asdict() for figure in PARTS[name]()]
-        made = f"{machine}, {time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip()}"
+        made = f"{machine}, {time.strftime('%Y-%m-%d')}, commit {commit}"
         kept[name] = {
             "machine": made,
             "figures": figures,

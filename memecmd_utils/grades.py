@@ -173,7 +173,7 @@ def load_truth(folder: Path) -> GroundTruth:
     if not (folder / BATCHES["pool"]).is_file():
         return NONE
     there = {name: folder / file for name, file in BATCHES.items() if (folder / file).is_file()}
-    batches = {name: _grades_by_turn(path) for name, path in there.items()}
+    batches = {name: grades_by_turn(path) for name, path in there.items()}
     return GroundTruth(files.read_jsonl(folder / "marks.jsonl", Mark), batches)
 
 
@@ -186,7 +186,8 @@ class TurnGrades(Record):
     grades: dict[str, int]
 
 
-def _grades_by_turn(path: Path) -> list[Grade]:
+def grades_by_turn(path: Path) -> list[Grade]:
+    """The grades in a file of `TurnGrades`."""
     rows = files.read_jsonl(path, TurnGrades)
     shared = [(row.model_dump(exclude={"grades"}), row.grades) for row in rows]
     return [Grade(meme_id=meme, grade=grade, **row) for row, memes in shared for meme, grade in memes.items()]

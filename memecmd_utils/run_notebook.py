@@ -160,9 +160,9 @@ def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) ->
                         break
                 dead, was_dead = zombies(), set() if ended else dead
                 if dead & was_dead:  # nobody looks after a kernel that ended: its notebook would never end
-                    names = ", ".join(sorted(running.values()))
+                    left = ", ".join(sorted(running.values()))
                     log.close()
-                    print(f"error: a kernel died ({names}): run again", file=sys.stderr, flush=True)
+                    print(f"error: a kernel died ({left}): run again", file=sys.stderr, flush=True)
                     os._exit(1)  # the thread that waits for it cannot be stopped
                 for future in ended:
                     name = running.pop(future)
@@ -218,6 +218,21 @@ def without_exercises(notebook: Any) -> Any:
     return notebook
 
 
+def with_a_second_kernel(name: str, execute: Callable[[], None]) -> None:
+    """Execute a notebook, once more where its kernel dies or does not start; then `NotebookFailed`."""
+    from nbclient.exceptions import DeadKernelError
+
+    for tries_left in (1, 0):
+        try:
+            return execute()
+        except (DeadKernelError, RuntimeError) as error:
+            # Its ports are drawn first and bound later: another program may take them in between.
+            why = "the kernel died" if "died" in str(error).lower() else "no kernel started"
+            if not tries_left:
+                raise NotebookFailed(f"{name}: {why} twice, perhaps because memory ran out") from None
+            print(f"{name}: {why}; it is started again", flush=True)
+
+
 def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     """Run one notebook with `parameters` and write the executed copy into the run's report.
 
@@ -235,30 +250,25 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     if unknown := parameters.keys() - papermill.inspect_notebook(str(notebook)).keys():
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
     replays, started = run.strict and not STAGES[name].templates, time.monotonic()
+
+    def execute() -> None:
+        papermill.execute_notebook(
+            without_exercises(nbformat.read(notebook, as_version=4)),
+            str(working),
+            parameters=dict(parameters),
+            kernel_name="python3",
+            language="python",
+            cwd=str(paths.root),
+            execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
+            start_timeout=START_TIMEOUT_S,
+            extra_arguments=["--log-level=50"],
+            progress_bar=False,
+            # Written at its end or with its fault; one that asks models for hours also before each cell.
+            request_save_on_cell_execute=run.profile.models.mode != "recorded",
+        )
+
     try:
-        for tries_left in (1, 0):
-            try:
-                papermill.execute_notebook(
-                    without_exercises(nbformat.read(notebook, as_version=4)),
-                    str(working),
-                    parameters=dict(parameters),
-                    kernel_name="python3",
-                    language="python",
-                    cwd=str(paths.root),
-                    execution_timeout=REPLAY_TIMEOUT_S if replays else CELL_TIMEOUT_S,
-                    start_timeout=START_TIMEOUT_S,
-                    extra_arguments=["--log-level=50"],
-                    progress_bar=False,
-                    # Written at its end or with its fault; one that asks models also before each cell.
-                    request_save_on_cell_execute=run.profile.models.mode != "recorded",
-                )
-                break
-            except (nbclient.exceptions.DeadKernelError, RuntimeError) as error:
-                # Its ports are drawn first and bound later: another program may take them in between.
-                why = "the kernel died" if "died" in str(error).lower() else "no kernel started"
-                if not tries_left:
-                    raise NotebookFailed(f"{name}: {why} twice, perhaps because memory ran out") from None
-                print(f"{name}: {why}; it is started again", flush=True)
+        with_a_second_kernel(name, execute)
         executed = nbformat.read(working, as_version=4)
         for number, cell in enumerate(executed.cells):
             if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:

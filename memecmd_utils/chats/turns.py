@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from memecmd_utils.dialogue import HISTORY_TURNS, summary_request
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm import replies
+from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
@@ -146,11 +146,6 @@ def summarise(
 
 async def summary_of(context: Context, chat: Chat, profile: Profile) -> Answer:
     """What a model says of one turn: a `SummaryReply`; texts are cut to `MAX_CHARS`."""
-
-    def cut(text: str) -> str:
-        line = " ".join(text.split())
-        return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
-
-    lines = [(name, cut(text)) for name, text in context.lines]
+    lines = [(name, prompts.one_line(text, MAX_CHARS)) for name, text in context.lines]
     asked = summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
     return await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))

@@ -1,10 +1,10 @@
 """The live corpus (`data/live/LIVE_PLAN.md`): chats by our own prompts, their memes, and what phases do.
 
-`track` makes its tables of a run of profile `live` and of what was graded; all else reads these tables.
+Its tables are tracked: `.ci/live.py` makes them of a run of profile `live`; graders and readers gave others.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,6 @@ from memecmd_utils.studies.paper_data import look_agreement, look_differences, l
 FOLDER = paths.live
 PREFIX = "live-"
 """Before the ids of its dialogues: cold starts of the example bear the same ones."""
-KEPT = 3
-"""Candidates of a turn that are tracked, as many as the page shows."""
 THERE = "greedy, same turns"
 """Greedy's best meme at the turns of `reranked`, where `popular` and `random` send, too."""
 PAIRS = (
@@ -35,7 +33,7 @@ MEASURES = {
 """Of a chat, as the plan defines them."""
 LIKED, NOT = 1.5, 0.5
 """Mean grades from and below which the judge should tell memes apart."""
-KEY = ["dialogue", "turn", "meme"]
+KEY, GRADES = ["dialogue", "turn", "meme"], "grades.jsonl"
 
 
 class Corpus(NamedTuple):
@@ -90,20 +88,17 @@ def ladders() -> dict[str, list[Dialogue]]:
     others = pd.read_json(FOLDER / "ladders.jsonl", lines=True)
     names = set(others["dialogue_id"])
     ours = {d.dialogue_id: d for d in corpus().dialogues if d.dialogue_id in names}
-    made = {"ours": list(ours.values())}
-    for phases, rows in others.groupby("phases", sort=False):
-        made[str(phases)] = [
-            ours[row.dialogue_id].model_copy(
-                update={
-                    "summaries": [],
-                    "turns": [
-                        turn.model_copy(update={"text": text, "gloss": ""})
-                        for turn, text in zip(ours[row.dialogue_id].turns, row.texts, strict=True)
-                    ],
-                }
-            )
-            for row in rows.itertuples()
+
+    def said(name: str, texts: Sequence[str]) -> Dialogue:
+        turns = [
+            turn.model_copy(update={"text": text, "gloss": ""})
+            for turn, text in zip(ours[name].turns, texts, strict=True)
         ]
+        return ours[name].model_copy(update={"turns": turns, "summaries": []})
+
+    made = {"ours": [*ours.values()]}
+    for row in others.itertuples():
+        made.setdefault(row.phases, []).append(said(row.dialogue_id, row.texts))
     return made
 
 
@@ -127,11 +122,8 @@ def given_grades() -> pd.DataFrame:
 
     `one` and `two` graded all that was sent; `three` and `four` what the study of sheets had chosen besides.
     """
-    rows = [
-        (row.dialogue_id, row.turn, meme, row.grader, grade)
-        for row in files.read_jsonl(FOLDER / "grades.jsonl", grades.TurnGrades)
-        for meme, grade in row.grades.items()
-    ]
+    given = grades.grades_by_turn(FOLDER / GRADES)
+    rows = [(g.dialogue_id, g.turn, g.meme_id, g.grader, g.grade) for g in given]
     table = pd.DataFrame(rows, columns=[*KEY, "grader", "grade"])
     wide = table.pivot(index=KEY, columns="grader", values="grade")
     return wide.assign(grade=wide.mean(axis=1)).reset_index()
@@ -139,10 +131,7 @@ def given_grades() -> pd.DataFrame:
 
 def means() -> dict[grades.Key, dict[str, float]]:
     """Mean grades (0-2) by (dialogue, turn) and meme."""
-    given: dict[grades.Key, dict[str, float]] = {}
-    for row in given_grades().itertuples():
-        given.setdefault((row.dialogue, row.turn), {})[row.meme] = row.grade
-    return given
+    return grades.mean_grades(grades.grades_by_turn(FOLDER / GRADES))
 
 
 def graded_memes() -> pd.DataFrame:
