@@ -336,10 +336,18 @@ def markdown() -> Callable[[str], str]:
     return MarkdownWithMath(renderer=renderer).render
 
 
-def page_of(source: Path) -> str:
-    """A notebook, or a Markdown file, as a page that needs no network."""
+@cache
+def exporter() -> Any:
+    """What makes pages of notebooks; one for all, since each compiles its templates anew."""
     from nbconvert import HTMLExporter
 
+    made = HTMLExporter(template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
+    made.register_filter("markdown2html", markdown())
+    return made
+
+
+def page_of(source: Path) -> str:
+    """A notebook, or a Markdown file, as a page that needs no network."""
     text = re.sub(r"\A---\n.*?\n---\n", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
     if source.suffix == ".ipynb":
@@ -348,9 +356,7 @@ def page_of(source: Path) -> str:
     stage = STAGES.get(source.stem)
     others = [lesson for lesson in lessons() if stage and STAGES[lesson[0]].templates == stage.templates]
     resources = {"metadata": {"name": title}, "name": source.stem, "lessons": others}
-    exporter = HTMLExporter(template_name="lesson_page", extra_template_basedirs=[str(files.HTML)])
-    exporter.register_filter("markdown2html", markdown())
-    return exporter.from_notebook_node(notebook, resources=resources)[0]
+    return exporter().from_notebook_node(notebook, resources=resources)[0]
 
 
 def write_page(executed: Path) -> None:
