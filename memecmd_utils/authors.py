@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +35,15 @@ SUMMARY = {
 """Fields of a summary and their keys in the release."""
 PERSON = re.compile(r"\s*&?\s*(.+?)\s*[(（]\s*\d+\s*岁*\s*[)）]")
 """A name with its age, as `scenario_info.characters` has them."""
-NEIGHBOURS = 3
-"""Summaries stand as they came: dialogues of one id that lie nearer than this may have swapped theirs."""
+FILES = {
+    "placed": "Dialogs_with_meme/{kind}_based_{n_turns}_turns_{strategy}.json",
+    "judged": "metric/score_gpt4o/{kind}_based_{n_turns}_turns_{strategy}.json",
+    "compared": "metric/clip-score/{kind}_based_{n_turns}_turns_{strategy}_result.json",
+    "spoken": "Dialogs/{kind}_based/generated_dialogs_{n_turns}turns.json",
+    "summarised": "Summary/{kind}_based/generated_dialogs_{n_turns}turns_summaries.json",
+}
+"""Files of a set. By strategy: dialogues with its memes, the judge's scores, Chinese-CLIP's cosines. Of all:
+dialogues without memes, under the ids that the summaries use, and the summaries."""
 
 
 class ReleaseUnreadable(MemecmdError, ValueError):
@@ -53,50 +59,16 @@ class Set(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind} {self.n_turns}"
 
-    def placed(self, strategy: str) -> str:
-        """File of the dialogues with the memes of a strategy."""
-        return f"Dialogs_with_meme/{self.kind}_based_{self.n_turns}_turns_{STRATEGIES[strategy]}.json"
-
-    def judged(self, strategy: str) -> str:
-        """File of the judge's scores."""
-        return f"metric/score_gpt4o/{self.kind}_based_{self.n_turns}_turns_{STRATEGIES[strategy]}.json"
-
-    def compared(self, strategy: str) -> str:
-        """File of Chinese-CLIP's cosines."""
-        return f"metric/clip-score/{self.kind}_based_{self.n_turns}_turns_{STRATEGIES[strategy]}_result.json"
-
-    @property
-    def spoken(self) -> str:
-        """File of the dialogues without memes, under the ids that the summaries use."""
-        return f"Dialogs/{self.kind}_based/generated_dialogs_{self.n_turns}turns.json"
-
-    @property
-    def summarised(self) -> str:
-        """File of the summaries."""
-        return f"Summary/{self.kind}_based/generated_dialogs_{self.n_turns}turns_summaries.json"
+    def file(self, what: str, strategy: str = "") -> str:
+        """Path of one of its `FILES` in the release."""
+        return FILES[what].format(strategy=STRATEGIES.get(strategy), **self._asdict())
 
 
 SETS = tuple(Set(kind, n_turns) for kind in ("news", "role") for n_turns in (6, 12, 18))
 MEMES = "Meme Warehouse/final_result.json"
 PICTURES = "Meme Warehouse/EmojoPackage_processed"
-
-
-class Score(NamedTuple):
-    """The judge's score (0-100) of a whole dialogue under a strategy."""
-
-    dialogue_id: str
-    strategy: str
-    score: float
-
-
-class Cosine(NamedTuple):
-    """Chinese-CLIP's cosine of a placed meme and the text of its speaker after it."""
-
-    dialogue_id: str
-    turn: int
-    strategy: str
-    meme_id: str
-    cosine: float
+Chat = tuple[str, str]
+"""(dialogue id, strategy)"""
 
 
 @dataclass
@@ -107,8 +79,10 @@ class Release:
     annotations: list[Annotation] = field(default_factory=list)
     dialogues: list[Dialogue] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
-    scores: list[Score] = field(default_factory=list)
-    cosines: list[Cosine] = field(default_factory=list)
+    scores: dict[Chat, float] = field(default_factory=dict)
+    """The judge's score (0-100) of a whole dialogue."""
+    cosines: dict[Chat, list[tuple[str, float]]] = field(default_factory=dict)
+    """Placed memes, each with Chinese-CLIP's cosine of it and its speaker's text, as they were published."""
     sets: dict[str, Set] = field(default_factory=dict)
     """The set of each dialogue by its id."""
     strategies: dict[Set, list[str]] = field(default_factory=dict)
@@ -133,7 +107,8 @@ class Release:
         described = sum(not annotation.unscored for annotation in self.annotations)
         counts = {
             "memes with annotations": described, "pictures": len(self.pictures),
-            "placed memes": len(self.placements), "scores": len(self.scores), "cosines": len(self.cosines),
+            "placed memes": len(self.placements), "scores": len(self.scores),
+            "cosines": sum(map(len, self.cosines.values())),
         }  # fmt: skip
         lines.append(", ".join(f"{n:,} {what}" for what, n in counts.items()))
         lines += [f"not as expected: {what}: {n:,}" for what, n in self.notes.items()]
@@ -166,9 +141,10 @@ def read_release(folder: Path) -> Release:
     for an object that lacks a key. A missing file, a repeated id, a meme that has no annotation and whatever
     cannot be joined is counted.
     """
-    if not any((folder / placed).is_file() for part in SETS for placed in map(part.placed, STRATEGIES)):
+    wanted = [part.file("placed", strategy) for part in SETS for strategy in STRATEGIES]
+    if not any((folder / name).is_file() for name in wanted):
         raise ReleaseUnreadable(
-            f"{folder} holds no dialogues of the authors' release ({SETS[0].placed('greedy')} and its like): "
+            f"{folder} holds no dialogues of the authors' release ({wanted[0]} and its like): "
             "run `make paper-data`, or name a clone of it with RELEASE=DIR"
         )
     release, described = Release(folder), {}
@@ -206,7 +182,7 @@ def _rows(release: Release, name: str, *keys: str) -> list[dict[str, Any]]:
 
 def _read_set(release: Release, part: Set) -> None:
     keys = ("dialog_id", "content", "full_dialog")
-    by_strategy = {name: _rows(release, part.placed(name), *keys) for name in STRATEGIES}
+    by_strategy = {name: _rows(release, part.file("placed", name), *keys) for name in STRATEGIES}
     first = next((rows for rows in by_strategy.values() if rows), [])
     if not first:
         return
@@ -221,7 +197,7 @@ def _read_set(release: Release, part: Set) -> None:
             continue
         if [row["content"] for row in rows] != [row["content"] for row in first]:
             raise ReleaseUnreadable(
-                f"{part.placed(strategy)}: its dialogues differ from those of the other strategies"
+                f"{part.file('placed', strategy)}: its dialogues differ from those of the other strategies"
             )
         for name, row in zip(ids, rows, strict=True):
             release.placements += _placements(release, name, row, strategy)
@@ -294,48 +270,34 @@ def _read_scores(release: Release, part: Set, strategy: str, rows: Sequence[Any]
     The ending says `random` for Diversity-aware too, so the file's name tells the strategy.
     """
     id_of = {row["dialog_id"]: name for row, name in zip(reversed(rows), reversed(ids), strict=True)}
-    given: dict[str, float] = {}
-    judged = _rows(release, part.judged(strategy), "file", "综合得分")
+    judged = _rows(release, part.file("judged", strategy), "file", "综合得分")
     for row in judged:
         name, score = id_of.get(Path(row["file"]).stem.removesuffix("_random")), row["综合得分"]
-        if name is None:
-            release.notes["scores of dialogues that are not there"] += 1
-        elif not isinstance(score, int | float):
-            release.notes["scores that are no number"] += 1
-        elif name in given:
-            release.notes["second scores of a dialogue"] += 1
+        if name is None or (name, strategy) in release.scores or not isinstance(score, int | float):
+            release.notes["scores of no dialogue, second ones, and such as are no number"] += 1
         else:
-            given[name] = float(score)
-    release.scores += [Score(name, strategy, score) for name, score in given.items()]
+            release.scores[name, strategy] = float(score)
     if judged:
-        release.notes["dialogues without a score, by strategy"] += len(ids) - len(given)
+        unscored = sum((name, strategy) not in release.scores for name in ids)
+        release.notes["dialogues without a score, by strategy"] += unscored
 
 
 def _read_cosines(
     release: Release, part: Set, strategy: str, rows: Sequence[Any], ids: Sequence[str]
 ) -> None:
-    """Cosines have no turn: a pair is found by its meme and its text, in the dialogue's order."""
-    placed = defaultdict(list)
-    for p in release.placements:
-        if p.strategy == strategy:
-            placed[p.dialogue_id].append(p)
-    dialogue_of = defaultdict(list)
+    """Cosines by dialogue; dialogues of one id have theirs in the order of the files."""
+    placed = {(p.dialogue_id, p.meme_id) for p in release.placements if p.strategy == strategy}
+    names_of = defaultdict(list)
     for row, name in zip(rows, ids, strict=True):
-        dialogue_of[row["dialog_id"]].append((name, row["content"]))
-    for row in _rows(release, part.compared(strategy), "dialog_id", "image_text_pairs"):
-        if not (same := dialogue_of.get(row["dialog_id"])):
-            release.notes["cosines of dialogues that are not there"] += len(row["image_text_pairs"])
-            continue
-        name, content = same.pop(0) if len(same) > 1 else same[0]
-        left = [(p, (p.meme_id, content[p.turn - 1].strip())) for p in placed[name]]
-        for pair in row["image_text_pairs"]:
-            said = pair["image"], pair["text"].strip()
-            at = next((at for at, (_, of_place) in enumerate(left) if of_place == said), None)
-            if at is None:
-                release.notes["cosines that belong to no placed meme"] += 1
-                continue
-            p, _ = left.pop(at)
-            release.cosines.append(Cosine(name, p.turn, strategy, p.meme_id, float(pair["similarity"])))
+        names_of[row["dialog_id"]].append(name)
+    for row in _rows(release, part.file("compared", strategy), "dialog_id", "image_text_pairs"):
+        names = names_of[row["dialog_id"]]
+        name = names.pop(0) if names else ""
+        pairs = [(pair["image"], float(pair["similarity"])) for pair in row["image_text_pairs"]]
+        known = [(meme, cosine) for meme, cosine in pairs if (name, meme) in placed]
+        release.notes["cosines that belong to no placed meme"] += len(pairs) - len(known)
+        if known:
+            release.cosines[name, strategy] = known
 
 
 def _summaries(release: Release, part: Set, rows: Sequence[Any]) -> list[list[Summary]]:
@@ -345,9 +307,9 @@ def _summaries(release: Release, part: Set, rows: Sequence[Any]) -> list[list[Su
     summary of an id and turn belongs to the k-th dialogue of that id, in the order of the files.
     """
     written = {}
-    for row in _rows(release, part.summarised, "dialog_id", "turn", *SUMMARY.values()):
+    for row in _rows(release, part.file("summarised"), "dialog_id", "turn", *SUMMARY.values()):
         written.setdefault((row["dialog_id"], row["turn"] + 1), []).append(row)
-    spoken = list(_rows(release, part.spoken, "dialog_id", "content")) if written else []
+    spoken = list(_rows(release, part.file("spoken"), "dialog_id", "content")) if written else []
     # Dialogues with memes have ids of their own, in the same order.
     names = [row["dialog_id"] for row in spoken]
     if written and [row["content"] for row in spoken] != [row["content"] for row in rows]:
@@ -356,8 +318,6 @@ def _summaries(release: Release, part: Set, rows: Sequence[Any]) -> list[list[Su
     places = defaultdict(list)
     for place, name in enumerate(names):
         places[name].append(place)
-    near = sum(b - a < NEIGHBOURS for same in places.values() for a, b in pairwise(same))
-    release.notes["neighbours of one id, whose summaries may have swapped"] += near
     out: list[list[Summary]] = []
     taken: Counter[tuple[str, int]] = Counter()
     for place, row in enumerate(rows):

@@ -29,9 +29,10 @@ def test_dialogues_memes_scores_and_summaries_stand_where_they_belong(folder: Pa
         (p.strategy, p.turn): p.meme_id for p in release.placements if p.dialogue_id == last.dialogue_id
     }
     assert placed == {(name, turn): meme for name, memes in MEMES.items() for turn, meme in memes.items()}
-    assert {s.score for s in release.scores if s.dialogue_id == last.dialogue_id} == {87.5}
-    cosines = {(c.strategy, c.turn): c.cosine for c in release.cosines if c.dialogue_id == last.dialogue_id}
-    assert cosines == {(name, turn): turn / 10 for name, memes in MEMES.items() for turn in memes}
+    for strategy, memes in MEMES.items():
+        chat = last.dialogue_id, strategy
+        assert release.scores[chat] == 87.5
+        assert release.cosines[chat] == [(meme, turn / 10) for turn, meme in memes.items()]
     assert release.notes == {"placed memes without an annotation": 1}
     assert sorted({name.split("/")[0] for name in release.missing}) == ["Dialogs_with_meme"]
 
@@ -45,10 +46,10 @@ def change(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        (ROLE.placed("greedy"), '"full_dialog"', '"dialog"', "Selection.json: object 1 has no 'full_dialog'"),
-        (ROLE.placed("random"), "0第1句", "0第9句", "differ from those of the other strategies|is not turn"),
-        (NEWS.judged("sampling"), "]", "", "no whole JSON file"),
-        (ROLE.placed("greedy"), "B:a.jpg", "A: a.jpg", "is not turn 2"),
+        (ROLE.file("placed", "greedy"), '"full_dialog"', '"dialog"', "json: object 1 has no 'full_dialog'"),
+        (ROLE.file("placed", "random"), "0第1句", "0第9句", "differ from those of the other"),
+        (NEWS.file("judged", "sampling"), "]", "", "no whole JSON file"),
+        (ROLE.file("placed", "greedy"), "B:a.jpg", "A: a.jpg", "is not turn 2"),
     ],
 )  # fmt: skip
 def test_a_file_of_another_form_is_one_sentence(
@@ -61,14 +62,14 @@ def test_a_file_of_another_form_is_one_sentence(
 
 def test_what_does_not_fit_is_counted(folder: Path) -> None:
     assert authors.read_release(folder).can_be_ranked
-    (folder / ROLE.summarised).unlink()
-    change(folder / ROLE.judged("greedy"), "role_based_0002.png", "role_based_0001.png")
-    change(folder / ROLE.judged("random"), "role_based_0003_random", "role_based_0009_random")
-    change(folder / NEWS.compared("greedy"), '"a.jpg"', '"c.jpg"')
+    (folder / ROLE.file("summarised")).unlink()
+    change(folder / ROLE.file("judged", "greedy"), "role_based_0002.png", "role_based_0001.png")
+    change(folder / ROLE.file("judged", "random"), "role_based_0003_random", "role_based_0009_random")
+    change(folder / NEWS.file("compared", "greedy"), '"a.jpg"', '"c.jpg"')
     notes, missing = (lambda r: (r.notes, r.missing))(authors.read_release(folder))
-    assert ROLE.summarised in missing
-    assert notes["turns without a summary"] == 20 and notes["second scores of a dialogue"] == 1
-    assert notes["scores of dialogues that are not there"] == 1
+    assert ROLE.file("summarised") in missing
+    assert notes["turns without a summary"] == 20
+    assert notes["scores of no dialogue, second ones, and such as are no number"] == 2
     assert notes["dialogues without a score, by strategy"] == 2
     assert notes["cosines that belong to no placed meme"] == 1
     (folder / authors.MEMES).unlink()

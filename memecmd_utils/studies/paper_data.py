@@ -5,7 +5,6 @@ for each placed meme. They come from a release, or of a sample of 68 dialogues f
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,15 +38,15 @@ MEMES = ("set", "dialogue", "strategy", "turn", "meme")
 
 def of_release(release: authors.Release) -> Published:
     """The two tables of a release. Consistency is 50 (1 + cosine), as in Eq. 26."""
-    score = {(s.dialogue_id, s.strategy): s.score for s in release.scores}
-    cosines = pd.DataFrame(release.cosines, columns=authors.Cosine._fields)
-    mean = (50 * (1 + cosines.groupby(["dialogue_id", "strategy"])["cosine"].mean())).to_dict()
+    consistency = {
+        chat: 50 * (1 + np.mean([cosine for _, cosine in memes])) for chat, memes in release.cosines.items()
+    }
     set_of = {name: str(part) for name, part in release.sets.items()}
     chats = [
-        (set_of[d.dialogue_id], d.dialogue_id, strategy, len(d.turns), score.get(key), mean.get(key))
+        (set_of[d.dialogue_id], *chat, len(d.turns), release.scores.get(chat), consistency.get(chat))
         for d in release.dialogues
         for strategy in release.strategies[release.sets[d.dialogue_id]]
-        for key in [(d.dialogue_id, strategy)]
+        for chat in [(d.dialogue_id, strategy)]
     ]
     memes = [
         (set_of[p.dialogue_id], p.dialogue_id, p.strategy, p.turn, p.meme_id) for p in release.placements
@@ -68,13 +67,6 @@ def _published(chats: pd.DataFrame, memes: pd.DataFrame) -> Published:
     counts = by_chat.agg(memes=("meme", "size"), filled=("turn", "nunique"), repeats=("repeat", "sum"))
     chats = chats.astype({"score": float, "consistency": float}).join(counts, on=key)
     return Published(chats.fillna({"memes": 0, "filled": 0, "repeats": 0}), memes)
-
-
-def save_sample(published: Published, names: Sequence[str], folder: Path = SAMPLE) -> None:
-    """Track ids, turns, file names and scores of some dialogues; no text."""
-    chats, memes = (table[table["dialogue"].isin(list(names))] for table in published)
-    chats[list(CHATS[:-1])].to_csv(folder / "chats.csv", index=False)
-    memes.to_csv(folder / "memes.csv", index=False)
 
 
 # --- Table 1

@@ -32,7 +32,7 @@ def write(folder: Path, part: Set, spoken_ids: list[str], ids: list[str]) -> Non
         (folder / name).write_text(json.dumps(rows, ensure_ascii=False, indent=2), encoding="utf-8")
 
     put(
-        part.spoken,
+        part.file("spoken"),
         [{"dialog_id": name, "content": said} for name, said in zip(spoken_ids, texts, strict=True)],
     )
     summaries = [
@@ -40,7 +40,9 @@ def write(folder: Path, part: Set, spoken_ids: list[str], ids: list[str]) -> Non
          "suitable_emotion_semantics": "E", "psychological_motivation": "P"}
         for number, name in enumerate(spoken_ids) for turn in range(1, part.n_turns)
     ]  # fmt: skip
-    put(part.summarised, sorted(summaries, key=lambda row: row["turn"] % 3))  # shuffled as in the release
+    put(
+        part.file("summarised"), sorted(summaries, key=lambda row: row["turn"] % 3)
+    )  # shuffled as in the release
     for strategy, memes in MEMES.items():
         rows, pairs = [], []
         for name, said in zip(ids, texts, strict=True):
@@ -56,13 +58,13 @@ def write(folder: Path, part: Set, spoken_ids: list[str], ids: list[str]) -> Non
                 for turn, meme in memes.items()
             ]
             pairs.append({"dialog_id": name, "image_text_pairs": found, "average_similarity": 0.3})
-        put(part.placed(strategy), rows)
+        put(part.file("placed", strategy), rows)
         ending = "" if strategy == "greedy" else "_random"
         scores = [
             {"file": f"{name}{ending}.png", "原因": "好", "综合得分": 90.5 - n} for n, name in enumerate(ids)
         ]
-        put(part.judged(strategy), scores)
-        put(part.compared(strategy), pairs)
+        put(part.file("judged", strategy), scores)
+        put(part.file("compared", strategy), pairs)
     put(
         authors.MEMES,
         [{"figure": name, "1": "1", "2": "2", "3": "3", "4": "4"} for name in ("a.jpg", "b.png")],
