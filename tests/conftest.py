@@ -33,13 +33,34 @@ def no_keys(monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """Real models, real data and what looks into a whole run of the pipeline are slow in any room."""
+    """Real models and data, browsers and what looks into a whole run of the pipeline are slow in any room."""
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}
-        if markers & {"local_model", "corpora"} or {"whole", "finished"} & set(item.fixturenames):
+        fixtures = {"whole", "finished", "open_browser"}
+        if markers & {"local_model", "corpora"} or fixtures & set(item.fixturenames):
             item.add_marker(pytest.mark.slow)
         if "torch" in item.fixturenames:
             item.add_marker(pytest.mark.paper)
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """The SDK's pauses between its tries take no time."""
+    import openai
+
+    from memecmd_utils.llm import pace
+
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
+    monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.002)
+    monkeypatch.setattr(pace, "FIRST_WAIT_S", 0.001)
+
+
+@pytest.fixture(scope="session")
+def open_browser():
+    """What opens a headless Chromium, `browser.open_browser`."""
+    import browser
+
+    return browser.open_browser
 
 
 @pytest.fixture(scope="session")

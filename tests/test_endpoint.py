@@ -10,13 +10,12 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import openai
 import pytest
 from fault_server import Answer, FaultServer, chat_reply, error
 from pydantic import BaseModel, SecretStr
 
 from memecmd_utils.files import dumps
-from memecmd_utils.llm import chat, endpoint, pace
+from memecmd_utils.llm import chat, endpoint
 from memecmd_utils.llm.endpoint import OpenAIBackend, read_reply
 from memecmd_utils.llm.refusals import asked_wait
 from memecmd_utils.llm.replies import structured, utterance_text
@@ -24,19 +23,13 @@ from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Reques
 from memecmd_utils.schemas import SummaryReply
 from memecmd_utils.settings import Endpoint
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 KEY = "sk-very-secret-0123456789"
 
 
 class Mood(BaseModel):
     mood: str
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch) -> None:
-    """The SDK's pauses between its tries take no time here."""
-    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
-    monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.002)
-    monkeypatch.setattr(pace, "FIRST_WAIT_S", 0.001)
 
 
 def backend(server: FaultServer | str, **changes: Any) -> OpenAIBackend:

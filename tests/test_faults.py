@@ -15,6 +15,8 @@ import stage_run
 from fault_server import CONTENT
 from stage_run import checkout, datasets, finish, recorded, simulated, start
 
+pytestmark = pytest.mark.slow
+
 DIALOGUES, TURNS, MEMES = 8, 8, 8
 IN_FLIGHT = 16
 

@@ -212,6 +212,7 @@ def test_processes_and_dask_make_the_same_library_and_one_that_dies_costs_one_im
     assert [reading.exit and reading.exit.why for reading in read] == [None, library.DIED, None]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_may_read_many_pictures(root, tmp_path) -> None:
     """Processes that are spawned would run such a script again, and end."""
     save(root / "a.png", seed=1)
@@ -264,7 +265,7 @@ def test_same_picture_needs_the_same_text():
 # --- the contact sheet in a real browser: its buttons make the curation file that the build reads
 
 
-def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(root):
+def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(root, open_browser):
     from selenium.webdriver.support.ui import Select
 
     for number in range(4):
@@ -277,9 +278,7 @@ def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(ro
     page = (root / "run" / "contact_sheet.html").read_text(encoding="utf-8")
     assert "<img src=x" not in page and evil not in page and page.count("<script>") == 1
     names, downloads = {path.name for path in (root / "memes").iterdir()}, root / "downloads"
-    with browser.open_browser(1200, 900) as driver:
-        allow = {"behavior": "allow", "downloadPath": str(downloads)}
-        driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+    with open_browser(1200, 900, downloads) as driver:
         driver.get((root / "run" / "contact_sheet.html").as_uri())
         boxes = {box.get_attribute("data-file"): box for box in driver.find_elements("class name", "choice")}
         marks = {'图,"0".png': ("drop",), '图,"2".png': ("keep", ""), "=small.png": ("keep",)}
@@ -294,4 +293,3 @@ def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(ro
             ['图,"0".png', "drop", '看"不"清, 真的'],
             ['图,"3".png', "drop", evil],
         ]
-        assert browser.errors(driver) == []

@@ -231,7 +231,7 @@ def test_a_fault_ends_what_stands_side_by_side_with_it_and_nothing_else() -> Non
 
 def test_the_bar_says_money_and_trouble_and_its_clock_moves_before_the_first_answer(monkeypatch) -> None:
     """Tokens under way count; after a while (two minutes) the pace is compared with the estimate."""
-    monkeypatch.setattr(chat, "COMPARED_AFTER_S", 1.0)
+    monkeypatch.setattr(chat, "COMPARED_AFTER_S", 0.5)
     main, terminal = os.openpty()
     monkeypatch.setenv("MEMECMD_TERMINAL", os.ttyname(terminal))
     replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
@@ -239,7 +239,7 @@ def test_the_bar_says_money_and_trouble_and_its_clock_moves_before_the_first_ans
     asking.backend.under_way, asking.backend.wait_s, asking.concurrency = lambda: (50, 24), lambda: 27.0, 1
     with progress(asking, 1, "turns", "turn") as bar:
         asking.usage.calls += 1  # one is under way
-        time.sleep(2.3)
+        time.sleep(1.3)
         early = os.read(main, 100_000).decode()
         chat.run(asking.ask(request(), parse))
         bar()
@@ -247,8 +247,8 @@ def test_the_bar_says_money_and_trouble_and_its_clock_moves_before_the_first_ans
     shown = os.read(main, 100_000).decode()
     for words in (
         "turns:   0%",
-        "00:02<?",
-        " tokens/s · 1.0 times the hours of `make cost` · next call in 27 s",
+        "00:01<?",
+        " tokens/s · 0.5 times the hours of `make cost` · next call in 27 s",
     ):
         assert words in early
     assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown

@@ -41,10 +41,10 @@ def test_a_notebook_soon_shows_a_picture_and_no_large_table(finished, stage: str
     assert notebook.with_suffix(".html").stat().st_size < 2_500_000
 
 
-def test_pages_need_no_network_and_no_sideways_scrolling_on_a_phone(finished) -> None:
+def test_pages_need_no_network_and_no_sideways_scrolling_on_a_phone(finished, open_browser) -> None:
     pages = sorted((finished / "reports" / RUN).glob("*.html"))
     assert {page.stem for page in pages} >= {*STAGES, "index", "lessons", "rating_form"}
-    with browser.open_browser() as driver:
+    with open_browser() as driver:
         for page in pages:
             assert browser.on_a_phone(driver, page.as_uri()) == 0, page.name
             assert browser.asked_elsewhere(driver) == [], page.name

@@ -1,6 +1,5 @@
 """Notebook 04 in JupyterLab in a headless Chromium: a moved slider changes the chat."""
 
-import browser
 import lab_server
 from stage_run import project
 
@@ -46,14 +45,14 @@ def handle(driver, label: str):
     return driver.execute_script(HANDLE, label)
 
 
-def test_a_moved_slider_changes_the_chat(tmp_path, finished) -> None:
+def test_a_moved_slider_changes_the_chat(tmp_path, finished, open_browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
     root = project(tmp_path / "checkout")
     (root / "data" / "processed").mkdir()
     (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
     lab = lab_server.running(root / "notebooks", root, tmp_path)
-    with browser.open_browser(1500, 1000) as driver, lab as address:
+    with open_browser(1500, 1000, silent=False) as driver, lab as address:
         run_all(driver, address.format(NOTEBOOK))
         before, at_first = chat(driver), memes(driver)
         knob = handle(driver, "θ")

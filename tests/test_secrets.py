@@ -24,7 +24,7 @@ ECHO = f"headers: {{'authorization': 'Bearer {KEY}', 'x-key': '{KEY}'}}"
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch):
+def key(monkeypatch, quick):
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     monkeypatch.setenv("OPENAI_LOG", "debug")  # what a user may have set to see more
 

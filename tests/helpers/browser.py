@@ -30,11 +30,14 @@ def missing() -> str:
 
 
 @contextmanager
-def open_browser(width: int = 1400, height: int = 1000) -> Iterator:
+def open_browser(
+    width: int = 1400, height: int = 1000, downloads: Path | None = None, silent: bool = True
+) -> Iterator:
     """A Selenium driver over a headless Chromium whose page is `width` x `height` CSS pixels.
 
-    The console's messages are kept for `errors`. Skips the test where Chromium, chromedriver or selenium is
-    missing; fails instead if MEMECMD_REQUIRE_BROWSER is 1.
+    What the page saves lies in the folder `downloads`. A `silent` page writes no error to the console but
+    those that `errors` has told. Skips the test where Chromium, chromedriver or selenium is missing; fails
+    instead if MEMECMD_REQUIRE_BROWSER is 1.
     """
     if reason := missing():
         if os.environ.get(REQUIRED) == "1":
@@ -53,7 +56,11 @@ def open_browser(width: int = 1400, height: int = 1000) -> Iterator:
             driver.set_page_load_timeout(SECONDS)
             driver.set_script_timeout(SECONDS)
             resize(driver, width, height)
+            if downloads:
+                allow = {"behavior": "allow", "downloadPath": str(downloads)}
+                driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
             yield driver
+            assert not silent or errors(driver) == []
         finally:
             driver.quit()
 
