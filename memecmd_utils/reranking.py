@@ -17,8 +17,9 @@ from memecmd_utils import drawing, retrieval, statistics
 from memecmd_utils.files import data_url, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.authored import AuthoredBackend, MissingText, choices, prompt_sha256
+from memecmd_utils.llm.authored import AuthoredBackend, choices, prompt_sha256
 from memecmd_utils.llm.chat import Chat, progress
+from memecmd_utils.llm.recordings import RecordingMiss
 from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.retrieval import RERANKED, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
@@ -172,7 +173,7 @@ async def choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: P
         return Choice(source="computed", shown=0, **none, **about)
     answer = await chat.ask(asked, lambda reply: read_choice(reply, asked))
     if answer.outcome == "rejected" and answer.source == "authored" and chat.strict:
-        raise MissingText(answer.reason)
+        raise RecordingMiss(answer.reason)
     about |= {"source": answer.source, "shown": len(asked.options), "options": list(asked.options)}
     about["prompt_sha256"] = prompt_sha256(answer.source, *PROMPTS)
     if answer.value is None:

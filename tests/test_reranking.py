@@ -19,8 +19,9 @@ from scripted import ScriptedBackend
 
 from memecmd_utils import drawing, files, reranking, schemas
 from memecmd_utils.files import paths
-from memecmd_utils.llm.authored import AuthoredBackend, MissingText
+from memecmd_utils.llm.authored import AuthoredBackend
 from memecmd_utils.llm.chat import Chat
+from memecmd_utils.llm.recordings import RecordingMiss
 from memecmd_utils.llm.types import Request
 from memecmd_utils.reranking import RankedChat, choice_request
 
@@ -234,7 +235,7 @@ def test_an_authored_choice_names_its_meme_and_ends_the_shipped_run_where_that_i
     for seed in range(3):  # another order
         made = choices(authored(t4="m3"), profile=PROFILE.replace(seed=seed))
         assert [choice.meme_id for choice in made] == ["", "", "m3", "", ""]
-    with pytest.raises(MissingText, match="no choice for chat/4"):
+    with pytest.raises(RecordingMiss, match="no choice for chat/4"):
         choices(authored(t4="m7"))
     made = choices(authored(t4="m7"), strict=False)
     assert [bool(choice.unscored) for choice in made] == [False, False, True, False, False]

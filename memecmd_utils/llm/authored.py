@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from memecmd_utils import files
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts
+from memecmd_utils.llm.recordings import RecordingMiss
 from memecmd_utils.llm.types import Backend, ModelId, Reply, Request
 from memecmd_utils.schemas import NewsItem, RolePair
 
 PROMPTS = paths.example / "prompts_2026-11-26"
 """The prompts that the corpus belongs to; `choice_request_*.txt` is one request as a chooser read it."""
 GO_LIVE = "use a live model: PROFILE=local after `make local-llm`, or PROFILE=openai with a key"
-
-
-class MissingText(MemecmdError, LookupError):
-    """The authored corpus has no text for a request."""
 
 
 class AuthoredBackend(Backend):
@@ -34,7 +31,7 @@ class AuthoredBackend(Backend):
         self._texts = texts
 
     async def complete(self, request: Request) -> Reply:
-        """Return the authored text; `MissingText` says how to go live.
+        """Return the authored text; `RecordingMiss` says how to go live.
 
         An authored choice names its meme, and is given as the number that the meme has in this prompt; where
         it is none of the candidates, the reply is `rejected`.
@@ -51,7 +48,7 @@ class AuthoredBackend(Backend):
                 return Reply(text=missing, finish_reason="rejected")
             text = files.dumps({"reason": row["reason"], "number": numbers[row["meme_id"]]})
         if text is None:
-            raise MissingText(missing)
+            raise RecordingMiss(missing)
         return Reply(text=text)
 
 

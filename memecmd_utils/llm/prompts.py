@@ -9,16 +9,12 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import paths
 
 _HIDDEN = "[\x00-\x09\x0b-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
 OPENING, CLOSING = (re.compile(f"[{marks}](?:{_HIDDEN}[{marks}]){{2,}}") for marks in ("<＜﹤", ">＞﹥"))
 """Fence marks, also as wide signs and with what nobody sees between them."""
 EXAMPLE_MARK = re.compile(r"\n@(user|assistant)\n")
-
-
-class PromptError(MemecmdError, ValueError):
-    """A prompt lacks a value."""
 
 
 @lru_cache(maxsize=1)
@@ -32,11 +28,8 @@ def _environment() -> jinja2.Environment:
 
 
 def render(name: str, **values: Any) -> str:
-    """Render `prompts/<name>.j2`; a missing value raises `PromptError`."""
-    try:
-        return _environment().get_template(f"{name}.j2").render(**values).strip()
-    except jinja2.UndefinedError as error:
-        raise PromptError(f"prompt {name}: {error}") from error
+    """Render `prompts/<name>.j2`; a missing value raises `jinja2.UndefinedError`, which names it."""
+    return _environment().get_template(f"{name}.j2").render(**values).strip()
 
 
 def render_examples(name: str, **values: Any) -> list[tuple[str, str]]:

@@ -38,7 +38,7 @@ class RecordingError(MemecmdError, ValueError):
 
 
 class RecordingMiss(MemecmdError, LookupError):
-    """`mode: recorded` and the answer is not there."""
+    """The answer is not there, neither among authored texts nor, in mode `recorded`, on record."""
 
 
 # --- replies: one dict a stage ----------------------------------------------------------------------

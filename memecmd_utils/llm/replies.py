@@ -106,8 +106,7 @@ def garbled(text: str) -> bool:
 def structured(reply: Reply, schema: type[T]) -> T:
     """Parse JSON of `schema` out of a reply: code fences and prose around it are fine.
 
-    The last object counts: drafts stand before it. Where none is whole, `json_repair` mends small faults (a
-    comma too many, other quotes), but never in a reply that was cut off: its last text would end anywhere.
+    The last object counts: drafts stand before it. What is not whole is not mended, but asked for again.
     """
     text = without_thoughts(reply.text)
     if len(text) > MAX_CHARS or text.count("{") > MAX_BRACES:
@@ -116,10 +115,7 @@ def structured(reply: Reply, schema: type[T]) -> T:
         return _checked(objects[-1], schema)
     if reply.finish_reason == "length" or any(text.count(a) > text.count(b) for a, b in ("{}", "[]")):
         raise UnusableReply("cut off")
-    value = _checked(_repaired(text), schema)
-    if not all(inner in text for inner in _texts(value.model_dump())):
-        raise UnusableReply("repaired text")
-    return value
+    raise UnusableReply("no JSON object")
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
@@ -134,20 +130,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return objects
 
 
-def _repaired(text: str) -> Any:
-    """What `json_repair` makes of the last object in a text."""
-    import json_repair  # only what is no JSON needs it
-
-    try:
-        value = json_repair.loads(text[text.index("{") : text.rindex("}") + 1], skip_json_loads=True)
-    except Exception as error:  # a library of heuristics: whatever stops it, this is no JSON
-        raise UnusableReply("no JSON object") from error
-    return value[-1] if isinstance(value, list) and value else value
-
-
-def _checked(value: Any, schema: type[T]) -> T:
-    if not isinstance(value, dict):
-        raise UnusableReply("no JSON object")
+def _checked(value: dict[str, Any], schema: type[T]) -> T:
     try:
         model = schema.model_validate(value)
         values = model.model_dump()

@@ -88,7 +88,6 @@ def _one_of(*offered: str) -> Any:
     """A type: a word on offer, in any case; the schema lists them."""
 
     def check(text: str) -> str:
-        # Checked and kept as it was said: what a repaired reply says must stand in its text.
         if word(text) not in offered:
             raise ValueError(f"{text[:40]!r} is not one of: {', '.join(offered)}")
         return text
