@@ -24,6 +24,7 @@ from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.retrieval import centre
 from memecmd_utils.schemas import Dialogue, Grade, Mark, Meme, Placement, Record
 from memecmd_utils.settings import Profile
+from memecmd_utils.statistics import Estimate, LeftOut
 
 if TYPE_CHECKING:
     from memecmd_utils.splits import Turns
@@ -281,6 +282,81 @@ def elsewhere(
         pd.DataFrame.from_dict(by_dialogue, "index", dtype=float).reindex(columns=list(meme_ids)).fillna(0)
     )
     return table.to_numpy().sum(axis=0) - table.reindex(list(clusters)).fillna(0).to_numpy()
+
+
+# --- Memes that somebody sent: what are they worth?
+# Tables of memes have a row a meme and the columns dialogue, turn, meme and grade: the mean grade (0-2), nan
+# where nobody graded. Such a meme does not fit and has grade 0; drop it first to measure graded ones alone.
+
+
+OF_MEMES = {
+    "fits": statistics.SHARE, "lands": statistics.SHARE,
+    "mean grade": statistics.GRADE, "specificity": statistics.MEAN,
+}  # fmt: skip
+"""Measures of memes that were sent. Lands: 2 from all graders. Specificity: fits, less how often the same
+meme fits at the other turns where it was graded; one that was graded at none does not count there."""
+
+
+def of_memes(sent: pd.DataFrame, graded: pd.DataFrame) -> dict[str, Estimate]:
+    """Each of `OF_MEMES` over a table of memes; `graded` has every graded pair of a turn and a meme once."""
+    names = _dialogues(sent, graded)
+    worth = _worth(sent, graded, names)
+    return {
+        name: statistics.estimate(*_mean(worth[name], sent, names), kind) for name, kind in OF_MEMES.items()
+    }
+
+
+def differences_of_memes(
+    ours: pd.DataFrame, theirs: pd.DataFrame, graded: pd.DataFrame, *, is_paired: bool
+) -> dict[str, Estimate]:
+    """Each of `OF_MEMES` over one table of memes, minus that over another.
+
+    Paired: row by row, where both have the same turns in the same order; else each over its own turns.
+    """
+    names = _dialogues(ours, theirs, graded)
+    mine, others = (_worth(table, graded, names) for table in (ours, theirs))
+    differences = {}
+    for name in OF_MEMES:
+        if is_paired:
+            left_out, n = _mean(mine[name] - others[name], ours, names)
+        else:
+            (left_out, n), (other, m) = _mean(mine[name], ours, names), _mean(others[name], theirs, names)
+            left_out, n = left_out.minus(other), n + m
+        differences[name] = statistics.estimate(left_out, n)
+    return differences
+
+
+def _dialogues(*tables: pd.DataFrame) -> list[str]:
+    return list(dict.fromkeys(name for table in tables for name in table["dialogue"]))
+
+
+def _worth(sent: pd.DataFrame, graded: pd.DataFrame, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Each meme sent in every one of `OF_MEMES`, [1 + dialogues, memes].
+
+    First by all grades, then without those of each dialogue, whose own memes are nan there.
+    """
+    grade = sent["grade"].to_numpy(float)
+    fitting = fits(grade)
+    by_meme = graded.assign(fits=fits(graded["grade"])).groupby(["dialogue", "meme"])["fits"]
+
+    def at_other_turns(counts: pd.Series, own: np.ndarray) -> np.ndarray:
+        table = counts.unstack().reindex(index=names, columns=sent["meme"]).fillna(0).to_numpy()
+        return np.vstack([table.sum(axis=0), table.sum(axis=0) - table]) - own
+
+    others = at_other_turns(by_meme.size(), np.isfinite(grade))
+    elsewhere = at_other_turns(by_meme.sum(), fitting) / np.where(others > 0, others, np.nan)
+    values = fitting, grade == 2, np.nan_to_num(grade), fitting - elsewhere
+    is_left_out = np.array([None, *names], dtype=object)[:, None] == sent["dialogue"].to_numpy()
+    return {name: np.where(is_left_out, np.nan, value) for name, value in zip(OF_MEMES, values, strict=True)}
+
+
+def _mean(values: np.ndarray, sent: pd.DataFrame, names: Sequence[str]) -> tuple[LeftOut, int]:
+    """The mean of values of `_worth`, or of their differences, and how many memes it is over."""
+    counted = np.isfinite(values[0])
+    sizes = sent["dialogue"][counted].value_counts().reindex(names, fill_value=0).to_numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.nansum(values[:, counted], axis=1) / np.isfinite(values[:, counted]).sum(axis=1)
+        return LeftOut(means[0], means[1:], sizes / sizes.sum()), int(counted.sum())
 
 
 # --- Retrieval systems against the grades

@@ -284,6 +284,16 @@ class Turns:
         rows = [means.get(key, {}) for key in self.keys]
         return pd.DataFrame(rows, columns=self.meme_ids, dtype=float).to_numpy()
 
+    def pairs(self, rows: np.ndarray, columns: np.ndarray) -> pd.DataFrame:
+        """Some pairs of a turn and a meme as a table of `grades.of_memes`: dialogue, turn, meme, grade."""
+        asked = pd.DataFrame([self.keys[row] for row in rows], columns=["dialogue", "turn"])
+        return asked.assign(meme=np.array(self.meme_ids)[columns], grade=self.grades[rows, columns])
+
+    @cached_property
+    def graded(self) -> pd.DataFrame:
+        """All graded pairs in that form."""
+        return self.pairs(*np.nonzero(np.isfinite(self.grades)))
+
     @cached_property
     def answerable(self) -> np.ndarray:
         """Rows of the turns at which some meme fits, where rankings are measured."""

