@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import types
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from memecmd_utils import files
 from memecmd_utils.files import atomic_path, paths
 from memecmd_utils.pictures import on_ground, picture_url
-from memecmd_utils.schemas import Annotation, AnnotationReply, Dialogue, Meme, Summary, SummaryReply
+from memecmd_utils.schemas import Annotation, AnnotationReply, Dialogue, Meme, Summary, SummaryReply, Turn
 
 if TYPE_CHECKING:
     from IPython.display import HTML
@@ -456,9 +457,10 @@ def encode(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-# --- chats, cards of memes and the gate's chart as HTML, fast enough for a slider's every move
+# --- chats and the gate's chart as HTML, fast enough for a slider's every move
 
 SIGNS = ("α", "δ", "β", "γ")
+BANDS = (BLUE, GREEN, PURPLE, RED)
 
 
 @dataclass(frozen=True)
@@ -518,18 +520,33 @@ def parts() -> Any:
     return files.templates(initials=initials).get_template("chat.html.j2").module
 
 
+def turns_of(
+    turns: Sequence[Turn],
+    memes: Mapping[int, ShownMeme],
+    notes: Mapping[int, str],
+    bands: Mapping[int, str] = types.MappingProxyType({}),
+) -> list[ShownTurn]:
+    """Turns of a dialogue as `chat` takes them, with memes, notes and names of parts by turn."""
+    colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
+    return [
+        ShownTurn(
+            number=turn.turn,
+            side="right" if turn.speaker == "A" else "left",
+            name=turn.speaker,
+            text=turn.text,
+            gloss=turn.gloss,
+            note=notes.get(turn.turn, ""),
+            meme=memes.get(turn.turn),
+            band=bands.get(turn.turn, ""),
+            colour=colours.get(bands.get(turn.turn, ""), ""),
+        )
+        for turn in turns
+    ]
+
+
 def chat(turns: Sequence[ShownTurn]) -> str:
     """A chat like a phone's: A stands right, a meme before its turn's text, English glosses below."""
     return str(parts().chat(turns, True))
-
-
-def cards(memes: Sequence[tuple[ShownMeme, float, Sequence[float]]]) -> str:
-    """Memes with T and their four components (alpha, delta, beta, gamma) as bars from -0.5 to 0.5."""
-    rows = [
-        {"meme": meme, "total": signed(total), "parts": [(float(part), signed(part)) for part in parts]}
-        for meme, total, parts in memes
-    ]
-    return str(parts().cards(rows, list(zip(SIGNS, (BLUE, RED, GREEN, PURPLE), strict=True))))
 
 
 def signed(value: float, digits: int = 3) -> str:
@@ -562,7 +579,6 @@ def gate_chart(
 # --- what notebooks show: bubbles with English below, cards, rows, two things side by side. Each function
 # returns an `IPython.display.HTML`.
 
-BANDS = (BLUE, GREEN, PURPLE, RED)
 MEME_SIDE = {
     "s_plus": ("S⁺  when it fits", GREEN),
     "s_minus": ("S⁻  when it does not", RED),
@@ -609,27 +625,10 @@ def show_chat(
     the chat for each turn: where the name changes, it is written between the bubbles, in a colour that marks
     its turns.
     """
-    bands, notes = bands or {}, notes or {}
-    colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
-    shown = []
-    for turn in dialogue.turns:
-        if turns is not None and turn.turn not in turns:
-            continue
-        meme, band = picks.get(turn.turn), bands.get(turn.turn, "")
-        shown.append(
-            ShownTurn(
-                number=turn.turn,
-                side="right" if turn.speaker == "A" else "left",
-                name=turn.speaker,
-                text=turn.text,
-                gloss=turn.gloss,
-                note=notes.get(turn.turn, ""),
-                meme=shown_meme(meme, files[meme.meme_id], 150) if meme else None,
-                band=band,
-                colour=colours.get(band, ""),
-            )
-        )
-    return _display(chat(shown))
+    there = [turn for turn in dialogue.turns if turns is None or turn.turn in turns]
+    memes = {turn.turn: picks[turn.turn] for turn in there if turn.turn in picks}
+    shown = {turn: shown_meme(meme, files[meme.meme_id], 150) for turn, meme in memes.items()}
+    return _display(chat(turns_of(there, shown, notes or {}, bands or {})))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":

@@ -111,12 +111,7 @@ def parsed(html: str) -> ElementTree.Element:
 def test_everything_shown_is_escaped() -> None:
     hostile = ShownMeme(HOSTILE, "data:image/jpeg;base64,AAAA", 60, 40, HOSTILE, (HOSTILE, HOSTILE), HOSTILE)
     turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
-    parts = [
-        drawing.chat([turn]),
-        drawing.parts().table([(HOSTILE, HOSTILE)]),
-        drawing.parts().note(HOSTILE, True),
-        drawing.cards([(hostile, 0.1, (0.1, 0.2, 0.3, 0.4))]),
-    ]
+    parts = [drawing.chat([turn]), drawing.parts().table([(HOSTILE, HOSTILE)])]
     for html in parts:
         assert "<script" not in html and "<!--" not in html and "{{ 7*7 }}" in html
         tree = parsed(html)

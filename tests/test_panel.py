@@ -1,20 +1,13 @@
-"""The panel of notebook 04: it places as the run would, knobs redraw, a chat of one's own finds memes.
+"""The panel of notebook 04: it places as the run would, knobs redraw, a headless run gets HTML."""
 
-Nothing that is pasted is written down, and a headless run gets HTML instead of widgets.
-"""
-
-import contextlib
-import json
 from pathlib import Path
 
 import made_turns
 import made_up
 import pytest
 from PIL import Image
-from scripted import ScriptedBackend
 
-from memecmd_utils import chats, files, panel, retrieval, runs
-from memecmd_utils.llm.chat import Chat
+from memecmd_utils import panel, retrieval, runs
 
 WORLD = made_turns.world(dialogues=4, turns=18, memes=40, graded=False, unscored=[(1, 2), (1, 7), (1, 18)])
 DIALOGUES = WORLD.split.dialogues
@@ -28,21 +21,12 @@ def explorer_of(**changes) -> panel.Explorer:
 
 
 @pytest.fixture
-def tab(tmp_path: Path) -> panel.DialogueTab:
+def tab(tmp_path: Path) -> panel.Panel:
     picture, memes = tmp_path / "red.png", {}
     Image.new("RGB", (60, 48), "red").save(picture)
     for name, meme in WORLD.split.memes.items():
         memes[name] = meme.model_copy(update={"text": f"<b>{name}</b>", "file": picture.name})
-    return panel.DialogueTab(explorer_of(), memes, dict.fromkeys(memes, picture), {"role-01": "In English"})
-
-
-def paste_tab(tab: panel.DialogueTab, run: runs.Run) -> panel.PasteTab:
-    """The second tab, with S, E and Psi of a chat written down."""
-    files.write_jsonl(run.write("dialogues.jsonl"), DIALOGUES)
-    paste = panel.PasteTab(chats.Library(run, tab.memes, tab.explorer.index, made_turns.encode), tab)
-    for name, area in paste.fields.items():
-        area.value = f"m005 {name}"
-    return paste
+    return panel.Panel(explorer_of(), memes, dict.fromkeys(memes, picture), {"role-01": "In English"})
 
 
 def placed(explorer: panel.Explorer, **changes) -> dict[tuple[str, int], str]:
@@ -101,36 +85,6 @@ def test_another_dialogue_has_the_gate_of_its_half_and_unscored_turns_say_so(tab
     assert tab.knobs().gate == tab.explorer.own().gate
     assert tab.chat.value.count("no usable summary") == 3
     assert not {2, 7, 18} & set(tab.view.picks)
-
-
-def test_a_chat_of_ones_own_finds_memes_by_hand_and_follows_the_weights(tab, tmp_path: Path) -> None:
-    run = runs.Run("made", tab.explorer.profile, tmp_path / "run", tmp_path / "report")
-    paste = paste_tab(tab, run)
-    assert paste.ask.disabled and paste.choose.disabled  # no live model is set up
-    paste.text.value = "no names here"
-    paste.find.click()
-    assert "one line per message" in paste.note.value
-    paste.text.value = "小雨：去不去<i>\n阿杰: 下雨"
-    paste.find.click()
-    assert paste.note.value == "" and "&lt;i&gt;" in paste.chat.value and "the best meme" in paste.chat.value
-    before = paste.best.value
-    tab.sliders[0].value = -1.0
-    paste.find.click()
-    assert paste.best.value != before
-    assert not run.report.exists() and list(run.folder.iterdir()) == [run.write("dialogues.jsonl")]
-
-
-def test_a_live_model_chooses_for_a_chat_of_ones_own(tab, tmp_path: Path, monkeypatch) -> None:
-    run = runs.Run("made", tab.explorer.profile.replace(llm="local", mode="auto"), tmp_path / "run", tmp_path)
-    backend = ScriptedBackend(lambda _: json.dumps({"reason": "接得上", "number": 3}, ensure_ascii=False))
-    chat = contextlib.nullcontext(Chat(backend, strict=False))
-    monkeypatch.setattr(runs.Run, "chat", lambda *_, **__: chat)
-    paste = paste_tab(tab, run)
-    paste.choose.click()
-    assert paste.note.value == "" and "the model: 接得上" in paste.chat.value
-    (asked,) = backend.requests
-    assert "我的帐篷白买了" in asked.messages[1].text and len(asked.options) == 20
-    assert tab.memes[asked.options[2]].meme_id in paste.chat.value
 
 
 def test_a_headless_run_gets_html_and_no_widget(tab, tmp_path: Path, monkeypatch) -> None:

@@ -2,5 +2,4 @@
 
 from memecmd_utils.chats.dialogues import load_dialogues
 from memecmd_utils.chats.insertion import insert_file
-from memecmd_utils.chats.search import Library, asking_run, encoder, library_run, open_library
-from memecmd_utils.chats.turns import ChatError, Context, summarise
+from memecmd_utils.chats.search import Library, asking_run, library_run, open_library

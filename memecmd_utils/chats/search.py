@@ -56,13 +56,13 @@ def asking_run(finished: Run, profile: str, settings: str, purpose: str) -> Run:
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
-def encoder(run: Run, asking: Run, name: str | None = None, is_kept: bool = True) -> Encode:
+def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
     """Texts and side to unit vectors by a run's embedder, or the one named; `asking` pays.
 
-    New vectors are recorded where the run records, unless the texts are not to be kept. Else an endpoint is
-    asked only if the mode of `asking` allows it.
+    New vectors are recorded where the run records. Else an endpoint is asked only if the mode of `asking`
+    allows it.
     """
-    if is_kept and run.profile.models.mode != "recorded":
+    if run.profile.models.mode != "recorded":
         stored = run.embedder(name)
         asking.with_budget(stored.embedder)
         return stored.encode

@@ -117,13 +117,11 @@ class NoSummaryAgent(MemecmdError, RuntimeError):
         )
 
 
-def summarise(
-    contexts: Sequence[Context], run: Run, stage: str, library: str, is_kept: bool = True
-) -> list[Answer]:
+def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Answer]:
     """Summaries of `contexts` by the generator of `run`, side by side, resumable, within its caps.
 
-    They are recorded under `stage` unless the chat's owner wants nobody to keep it. Raises `NoSummaryAgent`,
-    which names the run `library`, where the profile has authored texts only.
+    They are recorded under `stage`. Raises `NoSummaryAgent`, which names the run `library`, where the profile
+    has authored texts only.
     """
     if not contexts:
         return []
@@ -138,7 +136,7 @@ def summarise(
 
     # Asked one at a time, a model that is asked again after a kill says the same.
     with (
-        run.chat("generator", stage, at_once=1, is_kept=is_kept) as chat,
+        run.chat("generator", stage, at_once=1) as chat,
         progress(chat, len(contexts), "summaries", "summary") as bar,
     ):
         return llm_chat.run(chat.side_by_side(summary(context) for context in contexts))
