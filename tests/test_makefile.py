@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -85,24 +84,6 @@ def test_a_shim_is_passed_over_and_where_none_fits_that_is_said(checkout: Path, 
     mine = script(tmp_path / "my python", WORKING.format(log=log))
     assert make(checkout, "doctor", f"PYTHON={mine}", "VENV=other", first_on_path=tools).returncode == 0
     assert "my python -m venv other" in log.read_text(encoding="utf-8")
-
-
-def test_uv_asks_the_indexes_that_pip_is_configured_with(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, settings = tmp_path / "log", tmp_path / "pip.conf"
-    settings.write_text(
-        "[global]\nindex-url = https://m/simple\nextra-index-url =\n  https://a/\n  https://b/\n"
-    )
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
-    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
-        monkeypatch.delenv(name, raising=False)
-    real = f'[ "$3" != config ] || exec "{sys.executable}" "$@"\n'
-    mine = script(tmp_path / "python", WORKING.format(log=log) + real)
-    script(checkout / ".venv/bin/uv", f'#!/bin/sh\necho "uv: $UV_DEFAULT_INDEX" $UV_INDEX >> "{log}"\n')
-    done = make(checkout, ".venv/.ready", f"PYTHON={mine}")
-    assert done.returncode == 0 and not done.stderr
-    assert log.read_text(encoding="utf-8").count("uv: https://m/simple https://a/ https://b/\n") == 2
 
 
 def test_a_new_lock_makes_the_environment_anew(checkout: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The key stands in no file, output, log, message or traceback, also where servers repeat it."""
 
+import json
 import logging
 import pickle
 import urllib.parse
@@ -18,7 +19,7 @@ from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import types
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.recordings import Recordings
-from memecmd_utils.settings import Endpoint
+from memecmd_utils.settings import Endpoint, ProfileError, load_profile
 
 ECHO = f"headers: {{'authorization': 'Bearer {KEY}', 'x-key': '{KEY}'}}"
 
@@ -124,17 +125,31 @@ def test_a_redirect_to_another_host_takes_no_key_along(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", [f"http://u:{urllib.parse.quote(KEY, safe='')}@127.0.0.1/v1", f"http://h/v1?key={KEY}"]
+    "endpoints",
+    [
+        {"generator": {"base_url": f"http://u:{urllib.parse.quote(KEY, safe='')}@127.0.0.1/v1"}},
+        {"judges": [{"base_url": f"http://h/v1?key={KEY}"}]},
+        {"generator": {"key_env": KEY}},
+        {"generator": {"api_key": KEY}},
+    ],
 )
-def test_an_address_with_a_key_in_it_is_refused_without_showing_it(url, capsys, monkeypatch) -> None:
+def test_a_key_among_the_settings_is_refused_without_showing_it(endpoints, capsys, monkeypatch) -> None:
     monkeypatch.setenv("PROFILE", "openai")
-    monkeypatch.setenv("SET", f"models.endpoints=\"{{generator: {{base_url: '{url}'}}}}\"")
+    monkeypatch.setenv("SET", f"endpoints='{json.dumps(endpoints)}'")
     with pytest.raises(SystemExit) as ended:
         commands.main(["cost"])
-    shown = capsys.readouterr()
-    assert ended.value.code == 2
-    assert "base_url" in shown.err and not shows_key(shown.out + shown.err)
-    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and "endpoints." in err and not shows_key(urllib.parse.unquote(out + err))
+    with pytest.raises(ProfileError) as caught:
+        load_profile("openai", {"endpoints": endpoints})
+    told: BaseException | None = caught.value
+    while told is not None:
+        assert not shows_key(urllib.parse.unquote(str(told))), "nor in what the error carries"
+        told = told.__cause__ or told.__context__
+
+
+def test_an_address_with_a_key_in_the_environment_is_refused_without_showing_it(monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://h/v1?key={KEY}")
     with pytest.raises(types.EndpointError, match="OPENAI_BASE_URL") as caught:
         OpenAIBackend(Endpoint(model="m", key_env=KEY_VARIABLE))
     assert not shows_key(str(caught.value))

@@ -18,10 +18,10 @@ import stage_run
 import whole_pipeline
 from fault_replies import drawn, value_of
 
-from memecmd_utils import dialogue, release, runs, schemas
+from memecmd_utils import release, runs, schemas
 from memecmd_utils import settings as settings_
 from memecmd_utils.files import paths
-from memecmd_utils.schemas import Annotation, Placement, Unfinished
+from memecmd_utils.schemas import Annotation, Placement
 
 # A warning would put this machine's paths into a lesson, and so into a site and its search.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("error::RuntimeWarning")]
@@ -168,23 +168,6 @@ def test_the_papers_own_data_end_with_a_page_and_tables(started, tmp_path) -> No
     assert table.loc[("role 6", "judge", "Greedy"), "here"] == 89.0
     ranks = pd.read_csv(run.report / "tables" / "authors_ranks.csv").set_index("set")
     assert ranks.loc["role 6", ["places", "memes", "top 3"]].tolist() == [8, 2, 1.0]
-
-
-def test_without_any_scenario_stage_03_ends_with_the_reason(started, monkeypatch) -> None:
-    async def nothing(pairs, chat, profile, *rest) -> tuple:
-        lost = [
-            Unfinished(
-                dialogue_id=f"role-{pair.pair_id}", turn=1, reason="no new scenario", turns=[], source="x"
-            )
-            for pair, _ in pairs
-        ]
-        return [], [], lost
-
-    monkeypatch.setattr(dialogue, "role_cold_starts", nothing)  # as the notebook has it
-    profile, settings = started["simulated"]
-    settings = f"{settings} n_news=0 n_role_pairs=1 n_turns=4 judges='[]'"
-    with pytest.raises(dialogue.NoText, match="turn 1: no new scenario"):
-        run_stage("03_dialogue_generation", profile=profile, settings=settings, run_name="openai-nothing")
 
 
 def test_by_hand_changed_settings_run_from_04_to_06(started) -> None:

@@ -127,14 +127,3 @@ def test_no_file_holds_what_a_template_or_a_spreadsheet_would_have_made(whole) -
             assert not re.search(r"(?m)(?:^|,)\"?=HYPERLINK", text), path
     rows = json.loads((whole.data / "release" / "croissant.json").read_text(encoding="utf-8"))
     assert not any(part in json.dumps(rows, ensure_ascii=False) for part in NEVER_LOOSE)
-
-
-def test_what_was_answered_once_is_not_asked_for_again(whole, tmp_path: Path) -> None:
-    """The endpoint is gone by now; the stages that asked it run again without."""
-    copy = shutil.copytree(whole.root, tmp_path / "copy", symlinks=True)
-    for stage in ("02_annotation", "03_dialogue_generation", "05_evaluation"):
-        done = whole_pipeline.command(copy, "run", stage, whole.run)
-        assert done.returncode == 0, done.stderr[-3000:]
-    for name in ("dialogues.jsonl", "annotations.parquet", "ratings.parquet"):
-        again = copy / "data" / "processed" / whole.run / name
-        assert again.read_bytes() == (whole.data / name).read_bytes(), name
