@@ -254,7 +254,7 @@ def agreement_table(truth: GroundTruth) -> pd.DataFrame:
             continue
         both = values.pivot_table(index=[0, 1, 2], columns=3, values=4, sort=False).dropna()
         pairs = np.minimum(both.to_numpy(dtype=int), classes - 1)
-        got = statistics.cluster_kappa(pairs, both.index.get_level_values(0), classes)
+        got = statistics.cluster_kappa(pairs, both.index.get_level_values(0))
         same = statistics.share((pairs[:, 0] == pairs[:, 1]).mean())
         rows.append((what, measure, got, same, got.n, got.clusters))
     return pd.DataFrame(rows, columns=list(AGREEMENT))

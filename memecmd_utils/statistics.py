@@ -364,27 +364,25 @@ def cluster_auc(positive: Scored, negative: Scored) -> Estimate:
     return estimate(auc(positive, negative), n, MEASURE)
 
 
-def kappa(counts: np.ndarray) -> np.ndarray:
-    """Quadratically weighted kappa of confusion matrices [..., classes, classes] (Cohen, 1968).
+def kappa(
+    n: np.ndarray, first: np.ndarray, second: np.ndarray, squares: np.ndarray, gaps: np.ndarray
+) -> np.ndarray:
+    """Quadratically weighted kappa of two raters over `n` items (Cohen, 1968); of two classes the plain one.
 
-    For two classes that is the plain one. nan where all items are in one class: no chance to disagree.
+    `first` and `second` are the sums of their values, `squares` that of all squared values, `gaps` that of
+    squared differences. nan where all values are the same: no chance to disagree.
     """
-    grades = np.arange(counts.shape[-1])
-    weights = (grades[:, None] - grades) ** 2
-    by_chance = counts.sum(-1)[..., :, None] * counts.sum(-2)[..., None, :]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        expected = (weights * by_chance).sum((-2, -1)) / counts.sum((-2, -1))
-        return 1 - (weights * counts).sum((-2, -1)) / expected
+    expected = squares - 2 * first * second / n
+    return np.where(expected > NOTHING * squares, 1 - gaps / expected, np.nan)
 
 
-def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable], classes: int) -> Estimate:
-    """`kappa` of two raters over items, with its interval."""
+def cluster_kappa(pairs: Sequence[tuple[int, int]], clusters: Sequence[Hashable]) -> Estimate:
+    """`kappa` of two raters' values, a pair an item, with its interval."""
     if not len(pairs):
         return replace(EMPTY, kind=COEFFICIENT)
-    first, second = np.eye(classes)[np.array(pairs, dtype=int).T]
-    counts = sums(first[:, :, None] * second[:, None], clusters, list(dict.fromkeys(clusters)))
-    left_out = leave_out(kappa, counts.sum(axis=(1, 2)) / len(pairs), counts)
-    return estimate(left_out, len(pairs), COEFFICIENT)
+    first, second = np.array(pairs, dtype=float).T
+    items = np.stack([np.ones(len(pairs)), first, second, first**2 + second**2, (first - second) ** 2])
+    return _coefficient(kappa, items, clusters)
 
 
 def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
@@ -394,25 +392,25 @@ def cluster_alpha(values: np.ndarray, clusters: Sequence[Hashable]) -> Estimate:
     where it is not defined: no item with two values, or only one value in all of them. `clusters` names the
     cluster of each item; `n` counts the items with two values or more.
     """
-    values = np.asarray(values, dtype=float)
+
+    def alpha(n: np.ndarray, *of_pairs: np.ndarray) -> np.ndarray:
+        """`kappa` of every two values of an item, but that by chance, too, no value meets itself."""
+        return 1 - (1 - 1 / n) * (1 - kappa(n, *of_pairs))
+
     # A value that stands alone in its item can be paired with none, so it counts nowhere.
     paired = np.flatnonzero((~np.isnan(values)).sum(axis=0) >= 2)
     if not len(paired):
         return replace(EMPTY, kind=COEFFICIENT)
     values = values[:, paired] - np.nanmean(values[:, paired])  # so that no large numbers cancel
-    total, squares = np.nansum(values, axis=0), np.nansum(values**2, axis=0)
-    n = (~np.isnan(values)).sum(axis=0)
+    n, total, squares = (np.nansum(part, axis=0) for part in (np.isfinite(values), values, values**2))
+    items = np.stack([n, total, total, 2 * squares, 2 * (n * squares - total**2) / (n - 1)])
+    return _coefficient(alpha, items, [clusters[place] for place in paired])
 
-    def distances(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Squared differences over all ordered pairs, of the number, sum and sum of squares of values."""
-        summed = 2 * n * squares - 2 * total**2
-        return np.where(summed > NOTHING * n * squares, summed, 0.0)  # equal values do not disagree
 
-    def alpha(within: np.ndarray, n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        expected = distances(n, total, squares) / (n - 1)
-        return np.where(expected > 0, 1 - within / expected, np.nan)
-
-    items = np.stack([distances(n, total, squares) / (n - 1), n, total, squares], axis=1)
-    names = [clusters[i] for i in paired]
-    parts = sums(items, names, list(dict.fromkeys(names))).T
-    return estimate(leave_out(alpha, parts[1] / n.sum(), *parts), len(paired), COEFFICIENT)
+def _coefficient(
+    statistic: Callable[..., np.ndarray], items: np.ndarray, clusters: Sequence[Hashable]
+) -> Estimate:
+    """Of the sums over items of what `kappa` is made of, [5, items]."""
+    parts = sums(items.T, clusters, list(dict.fromkeys(clusters))).T
+    left_out = leave_out(statistic, parts[0] / parts[0].sum(), *parts)
+    return estimate(left_out, len(clusters), COEFFICIENT)

@@ -305,7 +305,7 @@ def sending_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         for marker, theirs in markers.items():
             both = asked & np.isfinite(theirs)
             pairs = list(zip(sends[both].tolist(), (theirs[both] > 0).tolist(), strict=True))
-            got = statistics.cluster_kappa(pairs, names[both].tolist(), 2)
+            got = statistics.cluster_kappa(pairs, names[both].tolist())
             row |= {f"kappa with {marker}": got} if who != marker else {}
         yield row
 

@@ -314,7 +314,7 @@ def look_agreement(memes: pd.DataFrame) -> dict[str, Any]:
     """Weighted kappa of the two graders over all graded pairs, and the share of equal grades."""
     pairs = memes.dropna(subset="grade").drop_duplicates(["dialogue", "turn", "meme"])
     both = pairs[["one", "two"]].to_numpy(int)
-    kappa = statistics.cluster_kappa(both, pairs["dialogue"].tolist(), 3)
+    kappa = statistics.cluster_kappa(both, pairs["dialogue"].tolist())
     return {
         "pairs": len(pairs),
         "kappa": kappa,

@@ -52,7 +52,7 @@ def threshold_tables(data: Turns) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     def kappa(ours: set[Key], theirs: set[Key]) -> float:
         pairs = [(turn in ours, turn in theirs) for turn in turns]
-        return statistics.cluster_kappa(pairs, [name for name, _ in turns], 2).value
+        return statistics.cluster_kappa(pairs, [name for name, _ in turns]).value
 
     for form, rule in forms_of(data.profile).items():
         sent = data.gate(data.scores.max(axis=1), rule).sent

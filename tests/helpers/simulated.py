@@ -95,25 +95,21 @@ def unpaired(of: Dialogues, shape: str) -> tuple[LeftOut, float]:
     return sides[0].minus(sides[1]), 0.0
 
 
-def kappa_counts(of: Dialogues, prevalence: float, classes: int) -> np.ndarray:
-    """Confusion matrices [dialogues, replications, classes, classes] of two raters, 17 items a dialogue."""
+def kappa_sums(of: Dialogues, prevalence: float, classes: int) -> np.ndarray:
+    """What kappa is made of, [5, dialogues, replications], from two raters of 17 items a dialogue."""
     z = of.normal(17)[0]
     said = [np.sqrt(0.8) * z + np.sqrt(0.2) * of.rng.normal(size=z.shape) for _ in range(2)]
     cuts = ndtri(1 - prevalence / np.array([1, 3])[: classes - 1])
-    first, second = (np.digitize(x, cuts) for x in said)
-    pairs = [[(first == i) & (second == j) for j in range(classes)] for i in range(classes)]
-    return np.moveaxis(np.array(pairs, dtype=float).sum(-1), (0, 1), (-2, -1))
+    x, y = (np.digitize(values, cuts).astype(float) for values in said)
+    return np.stack([np.ones_like(x), x, y, x**2 + y**2, (x - y) ** 2]).sum(axis=-1)
 
 
 def kappa(of: Dialogues, prevalence: float, classes: int = 2) -> tuple[LeftOut, float]:
     """Weighted kappa of two raters."""
-    counts = kappa_counts(of, prevalence, classes)
-    whole = counts.sum(axis=0)
-    many = kappa_counts(Dialogues(np.random.default_rng(0), 20_000, 1, of.icc), prevalence, classes)
-    without = np.stack([statistics.kappa(whole - part) for part in counts])
     share = np.full((of.n, of.replications), 1 / of.n)
-    truth = float(statistics.kappa(many.sum(axis=0))[0])
-    return LeftOut(statistics.kappa(whole), without, share), truth
+    found = statistics.leave_out(statistics.kappa, share, *kappa_sums(of, prevalence, classes))
+    many = kappa_sums(Dialogues(np.random.default_rng(0), 20_000, 1, of.icc), prevalence, classes)
+    return found, float(statistics.kappa(*many.sum(axis=(1, 2))))
 
 
 @dataclass(frozen=True)
@@ -138,8 +134,6 @@ class World:
         low, high = statistics.interval(found, self.kind)
         given = np.isfinite(low)
         held = ((low - 1e-9 <= truth) & (truth <= high + 1e-9))[given]
-        p = np.full(replications, np.nan)
-        if self.null:
-            p = statistics.p_value(found)
+        p = statistics.p_value(found) if self.null else np.full(replications, np.nan)
         small = np.mean(p <= 0.05) if np.isfinite(p).any() else np.nan
         return float(held.mean()) if given.any() else np.nan, float(given.mean()), float(small)
