@@ -143,7 +143,10 @@ def held_again(run: runs.Run, scratch: Path) -> Iterator[str]:
             for name, turns in ((said.dialogue_id, said.turns) for said in dialogues):
                 texts = [turn.text for turn in turns]
                 for place, text in enumerate(texts):
-                    if llm.run(dialogue.utter(starts[name], texts[:place], chat, profile)).text != text:
+                    if (
+                        llm.run(dialogue.answer_turn(starts[name], texts[:place], chat, profile)).value
+                        != text
+                    ):
                         yield f"{phases}/{name}/{place + 1}"
 
 

@@ -17,8 +17,8 @@ from typing import Literal
 from memecmd_utils import library, statistics
 from memecmd_utils.files import StageOutputError
 from memecmd_utils.llm import authored, prompts, replies
-from memecmd_utils.llm.chat import Chat, progress
-from memecmd_utils.llm.types import BrokenRules, Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.chat import Chat, each
+from memecmd_utils.llm.types import BrokenRules, Image, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.schemas import ANNOTATED, Annotation, AnnotationReply, Meme, SeenAnnotationReply
 from memecmd_utils.settings import Profile
 
@@ -90,7 +90,6 @@ def annotation_request(
         picture_note=meme.picture_note,
         by_machine=meme.text_source != "known",
         has_image=sees,
-        fence=prompts.fence,
     )
     if flag_unsafe:
         text = f"{text}\n{prompts.render('annotation_checked')}"
@@ -99,10 +98,7 @@ def annotation_request(
     return Request(
         task="annotation",
         subject=meme.meme_id,
-        messages=[
-            *(Message(role=role, text=example) for role, example in examples),
-            Message(role="user", text=text, images=images),
-        ],
+        messages=prompts.messages(text, examples=examples, images=images),
         sampling=Sampling(temperature=0.5, max_tokens=500 if sees else 400),
         seed=seed,
         reply_schema=reply_schema(sees, flag_unsafe),
@@ -124,7 +120,6 @@ async def annotate(
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
         answer = await chat.ask(request, lambda reply: read_annotation(reply, request))
-        bar()
         texts, unscored = dict.fromkeys(ANNOTATED, ""), ""
         if answer.value is None or answer.violations:
             unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
@@ -143,8 +138,7 @@ async def annotate(
             **texts,
         )
 
-    with progress(chat, len(memes), "annotations", "meme") as bar:
-        made = await chat.side_by_side(annotated(meme) for meme in memes)
+    made = await each(chat, memes, annotated, "annotations", "meme")
     if made and all(annotation.unscored for annotation in made):
         raise StageOutputError(f"no meme has a usable annotation; the first: {made[0].unscored}")
     return made

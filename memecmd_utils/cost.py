@@ -8,7 +8,7 @@ import pandas as pd
 
 from memecmd_utils import drawing, retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
-from memecmd_utils.dialogue import HISTORY_TURNS, planned_turns, sizes
+from memecmd_utils.dialogue import HISTORY_TURNS, planned
 from memecmd_utils.files import paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import gloss, spending
@@ -58,16 +58,15 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     Calls by the profile's sizes, tokens by `TOKENS`, pictures by their size and what their endpoint counts
     for one. What is already recorded is not looked at.
     """
-    n_news, n_role = sizes(profile)
-    own, _ = load_dialogues(profile)
-    planned = planned_turns(["news"] * n_news + ["role"] * n_role, profile)
-    n_dialogues, n_turns = len(planned) + len(own), sum(planned) / max(1, len(planned))
-    places = sum(planned) - len(planned) + sum(len(d.turns) - 1 for d in own)
-    n_summaries = sum(planned) - len(planned) + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
+    by_kind, (own, _) = planned(profile), load_dialogues(profile)
+    turns = [n for of_kind in by_kind.values() for n in of_kind]
+    n_dialogues, n_turns = len(turns) + len(own), sum(turns) / max(1, len(turns))
+    places = sum(turns) - len(turns) + sum(len(d.turns) - 1 for d in own)
+    n_summaries = sum(turns) - len(turns) + sum(len(d.turns) - 1 - len(d.summaries) for d in own)
     rows = [
         _row(profile, "02 annotation", "annotation", "annotator", n_memes, pictures=1),
-        _row(profile, "03 scenarios", "scenario", "generator", 2 * n_role),
-        _row(profile, "03 utterance", "utterance", "generator", sum(planned), (n_turns - 1) / 2),
+        _row(profile, "03 scenarios", "scenario", "generator", 2 * len(by_kind["role"])),
+        _row(profile, "03 utterance", "utterance", "generator", sum(turns), (n_turns - 1) / 2),
         _row(profile, "03 summary", "summary", "generator", n_summaries, n_turns / 2),
     ]
     if profile.models.gloss:

@@ -4,11 +4,9 @@ Two agents take turns under prompts of four phases and rules that code checks; a
 One's own dialogues come from a file instead; then only the third agent is asked, for what the file lacks.
 """
 
-import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,10 +16,10 @@ import yaml
 from pydantic import BaseModel
 
 from memecmd_utils import files, library, schemas, statistics
-from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.llm import authored, prompts, replies
-from memecmd_utils.llm.chat import Bar, Chat, progress
-from memecmd_utils.llm.types import Answer, BrokenRules, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.chat import Bar, Chat, each, progress
+from memecmd_utils.llm.types import Answer, BrokenRules, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import Phases, Profile, ProfileError
 
@@ -45,13 +43,8 @@ N_FACTS, FACT_CHARS = 2, 80
 Background = Literal["context", "brief", "persona", ""]
 BACKGROUNDS: tuple[Background, ...] = ("context", "brief", "persona")
 """What a speaker may be told of the start, the longest first: fields of a `ColdStart`, and prompt files."""
-NEW_SCENARIO_TRIES = 8
 Encode = Callable[[list[str]], np.ndarray]
 """Texts to unit vectors, [texts, dim]."""
-
-
-class NoText(MemecmdError, RuntimeError):
-    """The model has no usable text for a turn or a scenario, also after all attempts."""
 
 
 def plan(
@@ -62,7 +55,7 @@ def plan(
     These are at most `n_dialogues` cold starts, taken from both kinds in turn, and news in turn from each
     topic, so that a small run is as balanced as a large one. `ProfileError` where there are too few news.
     """
-    n_news, n_role = sizes(profile)
+    n_news, n_role = map(len, planned(profile).values())
     by_topic = ([item for item in items if item.topic == topic] for topic in schemas.TOPICS)
     ordered = [item for item in chain(*zip_longest(*by_topic)) if item]
     if n_news > len(ordered):
@@ -75,42 +68,35 @@ def plan(
     return ordered[:n_news], [(pair, n) for pair, n in scenarios if n > 0]
 
 
-def sizes(profile: Profile) -> tuple[int, int]:
-    """Numbers of news and of role dialogues that a profile plans."""
-    n_news, limit = profile.dialogue.n_news, profile.dialogue.n_dialogues
-    n_role = profile.dialogue.n_role_pairs * profile.dialogue.scenarios_per_pair
-    if limit is None:
-        return n_news, n_role
-    if isinstance(limit, dict):
-        return min(n_news, sum(limit.get("news", []))), min(n_role, sum(limit.get("role", [])))
-    # In turn, news first; where one kind is used up, the other goes on.
-    n_news = min(n_news, max((limit + 1) // 2, limit - n_role))
-    return n_news, min(n_role, limit - n_news)
-
-
-def planned_turns(kinds: Sequence[str], profile: Profile) -> list[int]:
-    """How many turns each dialogue gets, of starts of these kinds: news or role.
+def planned(profile: Profile) -> dict[schemas.Kind, list[int]]:
+    """How many turns each dialogue gets that a profile plans, those from news and those from roles.
 
     Separate lengths are dealt in turn within a kind, or, where `n_dialogues` says how many there are of each,
     one length after another.
     """
-    knobs, seen, turns = profile.dialogue, Counter[str](), []
-    for kind in kinds:
-        dealt = knobs.separate or [knobs.longest]
-        if isinstance(knobs.n_dialogues, dict):
-            dealt = np.repeat(dealt, knobs.n_dialogues.get(kind, 0)).tolist() or dealt
-        turns.append(dealt[seen[kind] % len(dealt)])
-        seen[kind] += 1
-    return turns
+    knobs = profile.dialogue
+    lengths, most = knobs.separate or [knobs.longest], knobs.n_dialogues
+    n_news, n_role = knobs.n_news, knobs.n_role_pairs * knobs.scenarios_per_pair
+    if isinstance(most, int):
+        # In turn, news first; where one kind is used up, the other goes on.
+        n_news = min(n_news, max((most + 1) // 2, most - n_role))
+        n_role = min(n_role, most - n_news)
+    dealt: dict[schemas.Kind, list[int]] = {}
+    for kind, n in (("news", n_news), ("role", n_role)):
+        if isinstance(most, dict):
+            dealt[kind] = np.repeat(lengths, most.get(kind, 0)).tolist()[:n]
+        else:
+            dealt[kind] = [lengths[number % len(lengths)] for number in range(n)]
+    return dealt
 
 
 def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
     """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
     sentences = re.findall(r"[^。！？!?\s][^。！？!?\n]*[。！？!?]*[”’」』]?", item.text)
-    about: dict[str, Any] = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
+    about = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
     about["facts"] = [prompts.one_line(sentence, FACT_CHARS) for sentence in sentences[:N_FACTS]]
-    told = {"A": about, "B": dict(about)}
-    return _cold_start("news", item.news_id, item.title, ("甲", "乙"), item.source, told)
+    named = {"ref": item.news_id, "title": item.title, "source": item.source}
+    return _cold_start("news", ("甲", "乙"), about, about, **named)
 
 
 def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas.ColdStart:
@@ -120,12 +106,14 @@ def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas
         {field: getattr(scenario, f"{field}_{who}") for field in ("background", "personality", "state")}
         for who in "ab"
     )
-    told: dict[schemas.Speaker, dict[str, Any]] = {
-        "A": {**scene, **a, "other_background": b["background"]},
-        "B": {**scene, **b, "other_background": a["background"]},
-    }
-    names = (pair.role_a, pair.role_b)
-    return _cold_start("role", scenario.scenario_id, scenario.scenario, names, scenario.source, told)
+    named = {"ref": scenario.scenario_id, "title": scenario.scenario, "source": scenario.source}
+    return _cold_start(
+        "role",
+        (pair.role_a, pair.role_b),
+        {**scene, **a, "other_background": b["background"]},
+        {**scene, **b, "other_background": a["background"]},
+        **named,
+    )
 
 
 def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
@@ -136,31 +124,18 @@ def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
 
 
 def _cold_start(
-    kind: schemas.Kind,
-    ref: str,
-    title: str,
-    names: tuple[str, str],
-    source: str,
-    told: dict[schemas.Speaker, dict[str, Any]],
+    kind: schemas.Kind, names: tuple[str, str], told_a: dict[str, Any], told_b: dict[str, Any], **about: str
 ) -> schemas.ColdStart:
-    """The start of a dialogue; `told` are the values of the prompts by the speaker who reads them."""
-    told["A"] |= {"me": names[0], "other": names[1]}
-    told["B"] |= {"me": names[1], "other": names[0]}
+    """The start of a dialogue; a speaker's prompts are rendered with what that speaker is told."""
+    a, b = names
+    told = {"A": {**told_a, "me": a, "other": b}, "B": {**told_b, "me": b, "other": a}}
     backgrounds = {
         name: {who: prompts.render(f"{name}_{kind}", **values) for who, values in told.items()}
         for name in BACKGROUNDS
     }
-    return schemas.ColdStart(
-        dialogue_id=f"{kind}-{ref}",
-        kind=kind,
-        ref=ref,
-        title=title,
-        name_a=names[0],
-        name_b=names[1],
-        source=source,
-        prompt_sha256=prompts.prompt_sha256(f"context_{kind}"),
-        **backgrounds,
-    )
+    sha256 = prompts.prompt_sha256(f"context_{kind}")
+    about |= {"dialogue_id": f"{kind}-{about['ref']}", "name_a": a, "name_b": b, "prompt_sha256": sha256}
+    return schemas.ColdStart(kind=kind, **backgrounds, **about)
 
 
 async def role_cold_starts(
@@ -185,27 +160,26 @@ async def write_scenarios(
 ) -> tuple[list[schemas.Scenario], list[schemas.Unfinished]]:
     """Have an agent write `n` scenarios of a pair, each with its details; also those that came to nothing.
 
-    One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` is asked for anew, and
-    left out after `NEW_SCENARIO_TRIES`.
+    One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` cannot be used.
     """
     done, failed = [], []
-    cap = profile.dialogue.scenario_similarity_cap
     for name in (f"{pair.pair_id}-{number}" for number in range(1, n + 1)):
         seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
         made_by = {"profile": profile.name, "seed": seed}
-        try:
-            earlier = [scenario.scenario for scenario in done]
-            texts, source = await _new_scene(pair, name, earlier, chat, encode, cap, seed)
+        earlier = [scenario.scenario for scenario in done]
+        request = _scenario_request("scenario", name, seed, pair, earlier=earlier)
+        cap = profile.dialogue.scenario_similarity_cap
+        answer = await chat.ask(request, partial(read_scene, earlier=earlier, encode=encode, cap=cap))
+        texts, source = answer.value, answer.source
+        if texts is not None:
             request = _scenario_request("scenario_details", f"{name}/details", seed, pair, **texts)
             answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.ScenarioDetails))
-            if answer.value is None:
-                raise NoText(f"no details for the scenario: {answer.outcome}: {answer.reason}")
-            texts |= answer.value.model_dump()
-        except NoText as error:
-            lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": str(error), "turns": []}
-            source = chat.backend.source
-            failed.append(schemas.Unfinished(**_of_scenario(source), **lost, **made_by))
+        if answer.value is None:
+            reason = " ".join(f"no scenario: {answer.outcome}: {answer.reason}".split())
+            lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": reason, "turns": []}
+            failed.append(schemas.Unfinished(**_of_scenario(chat.backend.source), **lost, **made_by))
             continue
+        texts |= answer.value.model_dump()
         ids = {"scenario_id": name, "pair_id": pair.pair_id, "gloss": _gloss(source, name)}
         done.append(schemas.Scenario(**_of_scenario(source), **ids, **texts, **made_by))
     return done, failed
@@ -215,34 +189,17 @@ def _of_scenario(source: str) -> dict[str, str]:
     return {"source": source, "prompt_sha256": authored.prompt_sha256(source, "scenario")}
 
 
-async def _new_scene(
-    pair: schemas.RolePair, name: str, earlier: list[str], chat: Chat, encode: Encode, cap: float, seed: int
-) -> tuple[dict[str, Any], str]:
-    """A scenario with its cosine to the nearest `earlier` one, which is at most `cap`; and who wrote it."""
-    correction, reason = [], ""
-    for sample in range(NEW_SCENARIO_TRIES):
-        request = _scenario_request("scenario", name, seed, pair, earlier=earlier)
-        messages = [*request.messages, *correction]
-        request = request.model_copy(update={"sample": sample, "messages": messages})
-        answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.ScenarioReply))
-        if answer.value is None:
-            correction, reason = [], f"{answer.outcome}: {answer.reason}"
-            continue
-        text = answer.value.scenario
-        if not earlier:
-            return {"scenario": text}, answer.source
-        vectors = encode([*earlier, text])
-        cosines = vectors[:-1] @ vectors[-1]
-        nearest = int(cosines.argmax())
-        if cosines[nearest] <= cap:
-            return {"scenario": text, "similarity": float(cosines[nearest])}, answer.source
-        reason = f"too like {earlier[nearest]!r} (cosine {cosines[nearest]:.3f})"
-        again = prompts.render("scenario_again", fence=prompts.fence, nearest=earlier[nearest])
-        correction = [
-            Message(role="assistant", text=files.dumps(answer.value.model_dump())),
-            Message(role="user", text=again),
-        ]
-    raise NoText(f"no new scenario in {NEW_SCENARIO_TRIES} requests; the last one: {reason}")
+def read_scene(reply: Reply, earlier: Sequence[str], encode: Encode, cap: float) -> dict[str, Any]:
+    """The scenario in a reply, with its cosine to the nearest `earlier` one; one above `cap` is unusable."""
+    text = replies.structured(reply, schemas.ScenarioReply).scenario
+    if not earlier:
+        return {"scenario": text}
+    vectors = encode([*earlier, text])
+    cosines = vectors[:-1] @ vectors[-1]
+    nearest = int(cosines.argmax())
+    if cosines[nearest] > cap:
+        raise UnusableReply(prompts.render("scenario_again", nearest=earlier[nearest]))
+    return {"scenario": text, "similarity": float(cosines[nearest])}
 
 
 def _scenario_request(
@@ -257,11 +214,11 @@ def _scenario_request(
         dimension: names[getattr(pair, dimension)].format(**roles)
         for dimension, names in RELATION_NAMES.items()
     }
-    text = prompts.render(prompt, fence=prompts.fence, pair=pair, **relation, **values)
+    text = prompts.render(prompt, pair=pair, **relation, **values)
     return Request(
         task="scenario",
         subject=subject,
-        messages=[Message(role="user", text=text)],
+        messages=prompts.messages(text),
         sampling=Sampling(temperature=0.9, max_tokens=500),
         seed=seed,
         reply_schema=schemas.ScenarioReply if prompt == "scenario" else schemas.ScenarioDetails,
@@ -279,7 +236,19 @@ Task = Literal["utterance", "summary"]
 SHARED_PROMPTS = ("chat_system", "chat_examples")
 """Prompts that stand before every request of a dialogue."""
 HISTORY_TURNS = 17
-"""Turns before t that the summary agent reads: all in the dialogues of 18, the last ones of a longer chat."""
+"""Turns before t that a model reads: all in the dialogues of 18, the last ones of a longer chat."""
+
+
+class Context(NamedTuple):
+    """A place in a chat as models read it: the turns before it, and who speaks next."""
+
+    chat: str
+    turn: int
+    lines: Sequence[tuple[str, str]]
+    """Names and texts, oldest first: all of them, or the last `HISTORY_TURNS` at least."""
+    next_speaker: str
+    relation: str = ""
+    """What the speakers are to each other, where that is known."""
 
 
 Phase = Literal["initial", "early", "middle", "late"]
@@ -335,15 +304,11 @@ def _request(
 ) -> Request:
     # What all agents share comes first, so that an endpoint can reuse the growing prefix. The examples are
     # messages of their own: a small model takes one inside the prompt for a part of the chat.
-    examples = prompts.render_examples("chat_examples")
+    system, examples = prompts.render("chat_system"), prompts.render_examples("chat_examples")
     return Request(
         task=task,
         subject=f"{dialogue_id}/{turn}",
-        messages=[
-            Message(role="system", text=prompts.render("chat_system")),
-            *(Message(role=role, text=example) for role, example in examples),
-            Message(role="user", text=text),
-        ],
+        messages=prompts.messages(text, system, examples),
         sampling=sampling,
         seed=_seed(task, dialogue_id, turn, profile),
         reply_schema=schema,
@@ -370,7 +335,6 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
     told = ladder.told[phase]
     text = prompts.render(
         f"utterance_{phase}",
-        fence=prompts.fence,
         history=history_text(lines_of(start, earlier)),
         told=told,
         background=getattr(start, told)[schemas.speaker_of(turn)] if told else "",
@@ -387,21 +351,19 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
     return _request("utterance", start.dialogue_id, turn, text, profile, sampling)
 
 
-def summary_request(
-    dialogue_id: str, turn: int, lines: Sequence[tuple[str, str]], speaker: str, profile: Profile
-) -> Request:
-    """Request of the summary agent for turn t, seen from the side of `speaker`, who speaks at t (Eq. 16).
+def summary_request(context: Context, profile: Profile) -> Request:
+    """Request of the summary agent for turn t, seen from the side of who speaks at t (Eq. 16).
 
-    `lines`: names and texts of the turns before t, oldest first; the last `HISTORY_TURNS` are read. Names may
-    come from strangers, so they stand inside fences, cut and in one line.
+    The last `HISTORY_TURNS` are read. Names may come from strangers, so they stand inside fences, cut and in
+    one line.
     """
-    lines = lines[-HISTORY_TURNS:]
+    lines = context.lines[-HISTORY_TURNS:]
     history = history_text([(prompts.one_line(name, prompts.NAME_CHARS), text) for name, text in lines])
-    name = prompts.one_line(speaker, prompts.NAME_CHARS)
-    text = prompts.render("summary", fence=prompts.fence, speaker=name, history=history)
+    speaker = prompts.one_line(context.next_speaker, prompts.NAME_CHARS)
+    text = prompts.render("summary", speaker=speaker, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
-    return _request("summary", dialogue_id, turn, text, profile, sampling, schemas.SummaryReply)
+    return _request("summary", context.chat, context.turn, text, profile, sampling, schemas.SummaryReply)
 
 
 # --- The dialogues (Eq. 4-6, 15, 17)
@@ -410,7 +372,7 @@ def summary_request(
 async def answer_turn(
     start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
 ) -> Answer[str]:
-    """The model's answer to P_t, asked for again while it breaks a rule; no `value` where it has no text."""
+    """u_t = A_t(P_t) (Eq. 15), asked for again while it breaks a rule; no `value` where there is no text."""
     names = (start.name_a, start.name_b)
     authored = chat.backend.source == "authored"  # its text stands as it was written, also in quotes
 
@@ -425,20 +387,10 @@ async def answer_turn(
     return await chat.ask(utterance_request(start, earlier, profile), parse)
 
 
-async def utter(
-    start: schemas.ColdStart, earlier: Sequence[str], chat: Chat, profile: Profile
-) -> schemas.Turn:
-    """u_t = A_t(P_t) (Eq. 15); `NoText` where the model has no usable text."""
-    answer = await answer_turn(start, earlier, chat, profile)
-    if answer.value is None:
-        raise NoText(f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}")
-    turn = len(earlier) + 1
-    return schemas.Turn(
-        text=answer.value,
-        gloss=_gloss(answer.source, f"{start.dialogue_id}/{turn}"),
-        violations=answer.violations,
-        **_about("utterance", f"utterance_{phase_of(turn)}", start.dialogue_id, turn, answer, profile),
-    )
+async def answer_summary(context: Context, chat: Chat, profile: Profile) -> Answer[schemas.SummaryReply]:
+    """The model's answer to `summary_request`."""
+    request = summary_request(context, profile)
+    return await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
 
 
 async def summarise(
@@ -447,8 +399,8 @@ async def summarise(
     """(S, E, Psi) for the turn after `earlier` (Eq. 16); `unscored` says why there is none."""
     turn = len(earlier) + 1
     speaker = {"A": start.name_a, "B": start.name_b}[schemas.speaker_of(turn)]
-    request = summary_request(start.dialogue_id, turn, lines_of(start, earlier), speaker, profile)
-    answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.SummaryReply))
+    context = Context(start.dialogue_id, turn, lines_of(start, earlier), speaker)
+    answer = await answer_summary(context, chat, profile)
     if answer.value is not None:
         texts = answer.value.model_dump()
     else:
@@ -475,38 +427,43 @@ def _about(
 async def talk(
     start: schemas.ColdStart, chat: Chat, profile: Profile, bar: Bar, n_turns: int
 ) -> schemas.Dialogue | schemas.Unfinished:
-    """Hold one dialogue u_1 ... u_T of `n_turns` (Eq. 4, 5).
-
-    u_t and the summary for t both need turns 1..t-1 only, so they run side by side; u_{t+1} does not wait
-    for the summary, which is the longer text.
-    """
-    turns, summaries, reason = [], [], ""
-    try:
-        while len(turns) < n_turns and not reason:
-            if earlier := [turn.text for turn in turns]:
-                summaries.append(asyncio.ensure_future(summarise(start, earlier, chat, profile)))
-            try:
-                turns.append(await utter(start, earlier, chat, profile))
-                bar()
-            except NoText as error:
-                reason = str(error)
-        done = await asyncio.gather(*summaries)
-    except Exception:
-        # What is under way is waited for: it may be paid for already, and its answer is recorded.
-        await asyncio.gather(*summaries, return_exceptions=True)
-        raise
-    finally:
-        for task in summaries:
-            task.cancel()
+    """Hold one dialogue u_1 ... u_T of `n_turns` (Eq. 4, 5), without summaries: no turn reads any."""
+    turns: list[schemas.Turn] = []
     made_by = {"profile": profile.name, "seed": profile.seed, "dialogue_id": start.dialogue_id}
-    if reason:
-        bar(n_turns - len(turns))
-        source = chat.backend.source
-        return schemas.Unfinished(turn=len(turns) + 1, reason=reason, turns=turns, source=source, **made_by)
+    for turn in range(1, n_turns + 1):
+        answer = await answer_turn(start, [said.text for said in turns], chat, profile)
+        if answer.value is None:
+            bar(n_turns - len(turns))
+            reason = f"{answer.outcome} after {answer.attempts} attempts: {answer.reason}"
+            source = chat.backend.source
+            return schemas.Unfinished(turn=turn, reason=reason, turns=turns, source=source, **made_by)
+        gloss = _gloss(answer.source, f"{start.dialogue_id}/{turn}")
+        prompt = f"utterance_{phase_of(turn)}"
+        about = _about("utterance", prompt, start.dialogue_id, turn, answer, profile)
+        turns.append(schemas.Turn(text=answer.value, gloss=gloss, violations=answer.violations, **about))
+        bar()
     about = start.model_dump(include={"kind", "ref", "title", "name_a", "name_b"})
     source = turns[0].source
     about["prompt_sha256"] = authored.prompt_sha256(source, f"context_{start.kind}")
-    return schemas.Dialogue(turns=turns, summaries=done, complete=True, source=source, **about, **made_by)
+    return schemas.Dialogue(turns=turns, summaries=[], complete=True, source=source, **about, **made_by)
+
+
+async def with_summaries(
+    dialogues: Sequence[schemas.Dialogue], chat: Chat, profile: Profile
+) -> list[schemas.Dialogue]:
+    """The dialogues with the summaries that they lack (Eq. 16); one's own may bring some or all."""
+    known = {(d.dialogue_id, summary.turn): summary for d in dialogues for summary in d.summaries}
+    turns = {d.dialogue_id: range(2, len(d.turns) + 1) for d in dialogues}
+    lacking = [(d, t) for d in dialogues for t in turns[d.dialogue_id] if (d.dialogue_id, t) not in known]
+
+    async def ask(place: tuple[schemas.Dialogue, int]) -> None:
+        d, turn = place
+        earlier = [said.text for said in d.turns[: turn - 1]]
+        known[d.dialogue_id, turn] = await summarise(d, earlier, chat, profile)
+
+    await each(chat, lacking, ask, "summaries", "summary")
+    summaries = {name: [known[name, turn] for turn in of] for name, of in turns.items()}
+    return [d.model_copy(update={"summaries": summaries[d.dialogue_id]}) for d in dialogues]
 
 
 async def generate(
@@ -516,49 +473,35 @@ async def generate(
     folder: Path,
     unfinished: Sequence[schemas.Unfinished] = (),
 ) -> tuple[list[schemas.Dialogue], list[schemas.Unfinished]]:
-    """Hold all dialogues side by side and write them in the order of `starts` (Eq. 17).
+    """Hold all dialogues side by side, then have them summed up, and write them (Eq. 17).
 
-    `dialogues.jsonl` takes the complete ones, `unfinished.jsonl` those that stopped, after `unfinished`,
-    which never began; both are returned. Of one's own dialogue, which stands among the starts as it was read,
-    only the summaries that it lacks are asked for. Without any complete dialogue or any usable summary raises
-    `NoText`.
+    `dialogues.jsonl` takes the complete ones in the order of `starts`, `unfinished.jsonl` those that stopped,
+    after `unfinished`, which never began; both are returned. One's own dialogue stands among the starts as it
+    was read, and only the summaries that it lacks are asked for. Without any complete dialogue or any usable
+    summary raises `StageOutputError`.
     """
-    planned = planned_turns([start.kind for start in starts], profile)
-    total = sum(len(getattr(start, "turns", range(n))) for start, n in zip(starts, planned, strict=True))
-    with progress(chat, total, "turns", "turn") as bar:
-        held = await chat.side_by_side(
-            sum_up(start, chat, profile, bar)
-            if isinstance(start, schemas.Dialogue)
-            else talk(start, chat, profile, bar, n)
-            for start, n in zip(starts, planned, strict=True)
-        )
-    dialogues = [made for made in held if isinstance(made, schemas.Dialogue)]
+    dialogues = [start for start in starts if isinstance(start, schemas.Dialogue)]
+    lengths = {kind: iter(turns) for kind, turns in planned(profile).items()}
+    planned_talks = [(s, next(lengths[s.kind])) for s in starts if isinstance(s, schemas.ColdStart)]
+    with progress(chat, sum(n for _, n in planned_talks), "turns", "turn") as bar:
+        held = await chat.side_by_side(talk(start, chat, profile, bar, n) for start, n in planned_talks)
+    dialogues += [made for made in held if isinstance(made, schemas.Dialogue)]
     stopped = [*unfinished, *(made for made in held if isinstance(made, schemas.Unfinished))]
     if stopped and not dialogues:
         raise nobody_talked(stopped)
+    dialogues = await with_summaries(dialogues, chat, profile)
     summaries = [summary for made in dialogues for summary in made.summaries]
     if summaries and all(summary.unscored for summary in summaries):
-        raise NoText(f"no turn has a usable summary; the first: {summaries[0].unscored}")
+        raise StageOutputError(f"no turn has a usable summary; the first: {summaries[0].unscored}")
     files.write_jsonl(folder / "dialogues.jsonl", dialogues)
     files.write_jsonl(folder / "unfinished.jsonl", stopped)
     return dialogues, stopped
 
 
-def nobody_talked(stopped: Sequence[schemas.Unfinished]) -> NoText:
+def nobody_talked(stopped: Sequence[schemas.Unfinished]) -> StageOutputError:
     """What is raised where no dialogue began, or none came to its end."""
     first = f"{stopped[0].dialogue_id}, turn {stopped[0].turn}: {stopped[0].reason}"
-    return NoText(f"no dialogue came to its end; the first: {first}")
-
-
-async def sum_up(own: schemas.Dialogue, chat: Chat, profile: Profile, bar: Bar) -> schemas.Dialogue:
-    """One's own dialogue with the summaries that its file lacks (Eq. 16)."""
-    texts = [turn.text for turn in own.turns]
-    given = {summary.turn: summary for summary in own.summaries}
-    summaries = []
-    for turn in range(2, len(texts) + 1):
-        summaries.append(given.get(turn) or await summarise(own, texts[: turn - 1], chat, profile))
-    bar(len(texts))
-    return own.model_copy(update={"summaries": summaries})
+    return StageOutputError(f"no dialogue came to its end; the first: {first}")
 
 
 # --- Rules that every utterance must keep (Section 4.1.3)

@@ -91,10 +91,10 @@ class CollectedItem(schemas.NewsItem):
 def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
     """News items as the profile says: `news: example`, a JSONL path, or `feeds`.
 
-    Feeds are asked only where fewer are collected than the run starts from (`dialogue.sizes`). Raises
+    Feeds are asked only where fewer are collected than the run starts from (`dialogue.planned`). Raises
     `NewsError` for a file that does not hold one item a line, each with an id of its own.
     """
-    (wanted, _), named = dialogue.sizes(profile), profile.dialogue.news
+    wanted, named = len(dialogue.planned(profile)["news"]), profile.dialogue.news
     if not wanted:
         return []
     if named == "example":
@@ -150,7 +150,8 @@ def collect_for(profile: Profile) -> str:
     folder = collection_folder(profile)
     items = collect(read_feeds(profile.dialogue.feeds), folder)
     fared = pd.read_csv(folder / "feeds.csv")[["topic", "new", "url", "status"]].to_string(index=False)
-    return f"{fared}\n{len(items):,} of {dialogue.sizes(profile)[0]:,} news items are in {folder}"
+    wanted = len(dialogue.planned(profile)["news"])
+    return f"{fared}\n{len(items):,} of {wanted:,} news items are in {folder}"
 
 
 def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:

@@ -5,13 +5,14 @@ what a turn is about, (S, E, Psi) (Eq. 16).
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from memecmd_utils.dialogue import HISTORY_TURNS, summary_request
+from memecmd_utils.dialogue import HISTORY_TURNS, Context, answer_summary
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
-from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.chat import Chat, progress
+from memecmd_utils.llm import prompts
+from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import SummaryReply
@@ -64,16 +65,6 @@ class SpokenTurn(NamedTuple):
     first: int
     """Position of its first message with words in the conversation."""
     summary: SummaryReply | None
-
-
-class Context(NamedTuple):
-    """What the summary agent reads for one turn: the turns before it, and who speaks next (Eq. 16)."""
-
-    chat: str
-    turn: int
-    lines: tuple[tuple[str, str], ...]
-    """Speakers and texts, oldest first."""
-    next_speaker: str
 
 
 def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
@@ -129,21 +120,13 @@ def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -
         what = f"{len(contexts):,} turns have no summary (a file may bring it in its columns S, E, Psi)"
         raise NoSummaryAgent(what, run.profile.name, library)
 
-    async def summary(context: Context) -> Answer:
-        answer = await summary_of(context, chat, run.profile)
-        bar()
-        return answer
-
     # Asked one at a time, a model that is asked again after a kill says the same.
-    with (
-        run.chat("generator", stage, at_once=1) as chat,
-        progress(chat, len(contexts), "summaries", "summary") as bar,
-    ):
-        return llm_chat.run(chat.side_by_side(summary(context) for context in contexts))
+    with run.chat("generator", stage, at_once=1) as chat:
+        work = partial(summary_of, chat=chat, profile=run.profile)
+        return llm_chat.run(llm_chat.each(chat, contexts, work, "summaries", "summary"))
 
 
 async def summary_of(context: Context, chat: Chat, profile: Profile) -> Answer:
     """What a model says of one turn: a `SummaryReply`; texts are cut to `MAX_CHARS`."""
     lines = [(name, prompts.one_line(text, MAX_CHARS)) for name, text in context.lines]
-    asked = summary_request(context.chat, context.turn, lines, context.next_speaker, profile)
-    return await chat.ask(asked, lambda reply: replies.structured(reply, SummaryReply))
+    return await answer_summary(context._replace(lines=lines), chat, profile)

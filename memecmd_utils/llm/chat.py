@@ -14,7 +14,7 @@ All three are in the usage of a run as "tried again".
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
@@ -38,7 +38,7 @@ from memecmd_utils.llm.types import (
 )
 from memecmd_utils.progress import bar
 
-T = TypeVar("T")
+S, T = TypeVar("S"), TypeVar("T")
 Bar = Callable[..., None]
 """Counts so many units as done, one by default (`progress`)."""
 MODELS_OWN: frozenset[Outcome] = frozenset({"unusable", "length", "refusal", "filtered"})
@@ -216,7 +216,7 @@ class Chat:
         if isinstance(error, BrokenRules) or attempt > UNCHANGED_RETRIES:
             reason = {"reason": error.reason, "details": error.details}
             # Above the mark stands what takes the place of an empty reply, in the language of the prompt.
-            told = prompts.render(request.ask_again, fence=prompts.fence, **reason)
+            told = prompts.render(request.ask_again, **reason)
             nothing, _, note = told.partition("\n@user\n")
             answered = Message(role="assistant", text=reply.text or nothing)
             changed["messages"] = [*request.messages, answered, Message(role="user", text=note)]
@@ -329,6 +329,20 @@ def run(work: Awaitable[T]) -> T:
                 if not running.done():
                     loop.call_soon_threadsafe(task.cancel)
             raise
+
+
+async def each(
+    chat: Chat, items: Collection[S], ask: Callable[[S], Awaitable[T]], label: str, unit: str
+) -> list[T]:
+    """Await what `ask` makes of every item, side by side and counted by a progress bar; in their order."""
+
+    async def counted(item: S) -> T:
+        made = await ask(item)
+        bar()
+        return made
+
+    with progress(chat, len(items), label, unit) as bar:
+        return await chat.side_by_side(map(counted, items))
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from memecmd_utils import statistics
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.chat import Chat, progress
-from memecmd_utils.llm.types import Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.chat import Chat, each
+from memecmd_utils.llm.types import Reply, Request, Sampling, UnusableReply
 from memecmd_utils.schemas import Annotation, AnnotationReply, Dialogue, Meme, SummaryReply, Text
 from memecmd_utils.settings import Profile
 
@@ -34,11 +34,11 @@ def gloss_request(subject: str, texts: Sequence[str], profile: Profile) -> Reque
     numbered = "\n".join(
         f"{n}. {' '.join(text.split())[:MAX_CHARS]}" for n, text in enumerate(texts, start=1)
     )
-    asked = prompts.render("gloss", fence=prompts.fence, texts=numbered, count=len(texts))
+    asked = prompts.render("gloss", texts=numbered, count=len(texts))
     return Request(
         task="gloss",
         subject=subject,
-        messages=[Message(role="user", text=asked)],
+        messages=prompts.messages(asked),
         sampling=Sampling(temperature=0.3, max_tokens=200 + 3 * len(numbered)),
         seed=int(statistics.rng(profile.seed, "gloss", subject).integers(2**31)),
         reply_schema=GlossReply,
@@ -81,11 +81,9 @@ async def of_annotations(
         texts = [getattr(annotation, name) for name in AnnotationReply.model_fields]
         texts.append(memes[annotation.meme_id].as_seen(annotation).words)
         english = await translate(f"meme/{annotation.meme_id}", texts, chat, profile)
-        bar()
         return annotation.model_copy(update={"english": english if any(english) else []})
 
-    with progress(chat, sum(a.usable for a in annotations), "English of memes", "meme") as bar:
-        return await chat.side_by_side(map(glossed, annotations))
+    return await each(chat, annotations, glossed, "English of memes", "meme")
 
 
 async def of_dialogues(dialogues: Sequence[Dialogue], chat: Chat, profile: Profile) -> list[Dialogue]:
@@ -105,8 +103,6 @@ async def of_dialogues(dialogues: Sequence[Dialogue], chat: Chat, profile: Profi
             summary.model_copy(update={"english": part if all(part) else []})
             for summary, part in zip(dialogue.summaries, parts, strict=True)
         ]
-        bar()
         return dialogue.model_copy(update={"gloss": title, "turns": turns, "summaries": summaries})
 
-    with progress(chat, len(dialogues), "English of chats", "chat") as bar:
-        return await chat.side_by_side(map(glossed, dialogues))
+    return await each(chat, dialogues, glossed, "English of chats", "chat")

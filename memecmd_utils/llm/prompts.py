@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import jinja2
 from jinja2 import meta
 
 from memecmd_utils.files import paths
+from memecmd_utils.llm.types import Image, Message
 
 _HIDDEN = "[\x00-\x09\x0b-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
 OPENING, CLOSING = (re.compile(f"[{marks}](?:{_HIDDEN}[{marks}]){{2,}}") for marks in ("<＜﹤", ">＞﹥"))
@@ -22,9 +24,11 @@ def _environment() -> jinja2.Environment:
     # StrictUndefined: a misspelt variable is an error, not an empty hole in a prompt.
     # No autoescape: prompts are plain text; values are data and are never rendered as templates.
     loader = jinja2.FileSystemLoader(paths.prompts, encoding="utf-8")
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.globals["fence"] = fence
+    return environment
 
 
 def render(name: str, **values: Any) -> str:
@@ -36,6 +40,15 @@ def render_examples(name: str, **values: Any) -> list[tuple[str, str]]:
     """Render a prompt of worked examples into (role, text) messages; `@user` and `@assistant` part them."""
     parts = EXAMPLE_MARK.split("\n" + render(name, **values))
     return [(role, text.strip()) for role, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def messages(
+    text: str, system: str = "", examples: Sequence[tuple[str, str]] = (), images: Sequence[Image] = ()
+) -> list[Message]:
+    """The messages of a request: what is asked, with images, after a system prompt and worked examples."""
+    before = [("system", system)] if system else []
+    told = [Message(role=role, text=said) for role, said in (*before, *examples)]
+    return [*told, Message(role="user", text=text, images=list(images))]
 
 
 def prompt_sha256(*names: str, folder: Path | None = None) -> str:

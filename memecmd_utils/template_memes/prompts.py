@@ -291,6 +291,5 @@ def message(spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, ima
         known=f"Template: {meme.template}\n{written}" if form.sees else written,
         devices=form.devices,
         emotions=EMOTIONS,
-        fence=llm_prompts.fence,
     )
     return Message(role="user", text=text, images=seen)
