@@ -22,15 +22,8 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import files, grades, learned, people, pictures, retrieval, runs, statistics
 from memecmd_utils.chats import asking_run, library_run
-from memecmd_utils.chats.turns import (
-    HISTORY_TURNS,
-    Context,
-    Conversation,
-    Message,
-    NoSummaryAgent,
-    spoken_turns,
-    summarise,
-)
+from memecmd_utils.chats.turns import Conversation, Message, NoSummaryAgent, spoken_turns, summarise
+from memecmd_utils.dialogue import HISTORY_TURNS, Context
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import JUDGED
 from memecmd_utils.llm import prompts

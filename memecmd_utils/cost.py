@@ -115,10 +115,8 @@ def _row(
 
 
 def _choice_row(profile: Profile, turns: float) -> dict[str, Any]:
-    """The row of the choices at so many turns, of a model that sees by sheets of `drawing.SHEET_MEMES`."""
-    whole, rest = divmod(profile.retrieval.rerank_k, drawing.SHEET_MEMES)
-    sizes = [drawing.sheet_size(memes) for memes in [drawing.SHEET_MEMES] * whole + [rest] * bool(rest)]
-    worth = sum(spending.pictures_worth(*size) for size in sizes)
+    """The row of the choices at so many turns; a model that sees gets a sheet at each."""
+    worth = spending.pictures_worth(*drawing.sheet_size(profile.retrieval.rerank_k))
     return _row(profile, "04 choice", "choice", "chooser", turns, pictures=worth)
 
 

@@ -250,6 +250,12 @@ class Context(NamedTuple):
     relation: str = ""
     """What the speakers are to each other, where that is known."""
 
+    @classmethod
+    def before(cls, chat: str, lines: Sequence[tuple[str, str]], turn: int, relation: str = "") -> "Context":
+        """The place of turn `turn` in a chat of `lines`."""
+        earlier = lines[max(0, turn - 1 - HISTORY_TURNS) : turn - 1]
+        return cls(chat, turn, earlier, lines[turn - 1][0], relation)
+
 
 Phase = Literal["initial", "early", "middle", "late"]
 

@@ -254,7 +254,7 @@ def tile(text: str, side: int = 240) -> Image.Image:
 
 SHEET_VERSION = 1
 """Part of every sheet's id: raise it when the same memes would look different."""
-SHEET_COLUMNS, SHEET_MEMES = 4, 20
+SHEET_COLUMNS = 4
 SHEET_CELL, SHEET_NUMBER = 160, 20
 """Pixels: side of a cell, and the strip above the picture that holds its number, so that it covers nothing.
 Twenty memes are 640 x 800: four tiles for models that count tiles of 512 or crops of 768, and a fifth of the
@@ -267,8 +267,8 @@ def sheet_size(memes: int) -> tuple[int, int]:
     return columns * SHEET_CELL, -(-memes // columns) * SHEET_CELL
 
 
-def draw_sheet(pictures: Sequence[Path], first: int = 1) -> Image.Image:
-    """Pictures in rows of `SHEET_COLUMNS`, each fitted into its cell, with numbers from `first` on."""
+def draw_sheet(pictures: Sequence[Path]) -> Image.Image:
+    """Pictures in rows of `SHEET_COLUMNS`, each fitted into its cell, with numbers from 1 on."""
     image, side = Image.new("RGB", sheet_size(len(pictures)), FIELD), SHEET_CELL
     pen, room = ImageDraw.Draw(image), (side - 4, side - SHEET_NUMBER - 2)
     for place, path in enumerate(pictures):
@@ -277,7 +277,7 @@ def draw_sheet(pictures: Sequence[Path], first: int = 1) -> Image.Image:
             small = ImageOps.contain(on_ground(opened), room, Image.Resampling.LANCZOS)
         left, top = (room[0] - small.width) // 2, (room[1] - small.height) // 2
         image.paste(small, (x + 2 + left, y + SHEET_NUMBER + top))
-        write_line(image, (x + 5, y + SHEET_NUMBER - 3), str(first + place), SHEET_NUMBER - 3, INK, bold=True)
+        write_line(image, (x + 5, y + SHEET_NUMBER - 3), str(place + 1), SHEET_NUMBER - 3, INK, bold=True)
         pen.rectangle((x, y, x + side - 1, y + side - 1), outline=RULE)
     return image
 

@@ -9,18 +9,18 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from memecmd_utils import drawing, retrieval, statistics
+from memecmd_utils.dialogue import HISTORY_TURNS, Context
 from memecmd_utils.files import data_url, paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
 from memecmd_utils.llm.authored import AuthoredBackend, choices, prompt_sha256
 from memecmd_utils.llm.chat import Chat, progress
 from memecmd_utils.llm.recordings import RecordingMiss
-from memecmd_utils.llm.types import Image, Message, Reply, Request, Sampling, UnusableReply
+from memecmd_utils.llm.types import Image, Reply, Request, Sampling, UnusableReply
 from memecmd_utils.retrieval import RERANKED, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Choice, ChoiceReply, Meme, Scenario
@@ -30,9 +30,8 @@ from memecmd_utils.splits import UNTOUCHED, Split
 SMALL = "reranked, small model"
 """The small local model, which chooses beside the authored choices of the example."""
 PROMPTS = ("choice_system", "choice", "choice_option")
-HISTORY_TURNS, MAX_CHARS = 17, 500
-"""Turns before t that the model reads, as many as at the last turn of the paper's dialogues, and characters
-of one of them: chats from elsewhere may be longer."""
+MAX_CHARS = 500
+"""Characters of a turn that the model reads: chats from elsewhere may have longer ones."""
 CAPTION_CHARS = 120
 """Characters of what is known of a meme or of two people: it comes from strangers as well."""
 SLACK = 1
@@ -46,62 +45,49 @@ PictureFile = Callable[[Meme], Path]
 """The file of a meme's picture, for a model that sees."""
 
 
-class RankedChat(NamedTuple):
-    """A chat, and the memes that come into question at its turns.
-
-    `lines`: speaker and text of turns 1, 2, ...; `turns` are the numbers of those that may get a meme, and
-    `memes` the ids of the memes at each of them, the best first. `relation` says what the speakers are to
-    each other, where that is known.
-    """
-
-    name: str
-    lines: Sequence[tuple[str, str]]
-    turns: Sequence[int]
-    memes: Sequence[Sequence[str]]
-    relation: str = ""
+Ranked = tuple[Context, Sequence[str]]
+"""A place in a chat, and the ids of the memes that come into question there, the best first."""
 
 
 def choice_request(
-    ranked: RankedChat,
-    row: int,
+    context: Context,
+    best: Sequence[str],
     sent: Mapping[int, str],
     memes: Mapping[str, Meme],
     profile: Profile,
     picture: PictureFile | None = None,
 ) -> Request:
-    """What a model is asked at `ranked.turns[row]`; `sent` are the memes of the turns before it, by turn.
+    """What a model is asked at a place where the memes `best` come into question, the best first.
 
-    Names, texts and captions come from anywhere: they stand inside fences, each in one line and cut. A model
-    that sees gets the candidates as one picture (`sheets`).
+    `sent` are the memes of the turns before it, by turn; they do not come again. Names, texts and captions
+    come from anywhere: they stand inside fences, each in one line and cut. A model that sees gets the
+    candidates as one picture (`sheet`).
     """
-    knobs, turn, name = profile.retrieval, ranked.turns[row], ranked.name
-    best = [meme for meme in ranked.memes[row] if meme not in sent.values()][: knobs.rerank_k]
-    rng = statistics.rng(profile.seed, "order of candidates", name, turn)
-    shown = [memes[best[place]] for place in rng.permutation(len(best))]
-    lines = []
-    for number in range(max(1, turn - HISTORY_TURNS), turn):
-        speaker, text = ranked.lines[number - 1]
+    knobs, turn, seen = profile.retrieval, context.turn, picture is not None
+    candidates = [meme for meme in best if meme not in sent.values()][: knobs.rerank_k]
+    rng = statistics.rng(profile.seed, "order of candidates", context.chat, turn)
+    shown = [memes[candidates[place]] for place in rng.permutation(len(candidates))]
+    lines, said = [], context.lines[-HISTORY_TURNS:]
+    for number, (name, text) in enumerate(said, start=turn - len(said)):
         mark = prompts.render("sent_meme", **_words_of(memes[sent[number]])) if number in sent else ""
         lines.append(
-            f"{prompts.one_line(speaker, prompts.NAME_CHARS)}：{mark}{prompts.one_line(text, MAX_CHARS)}"
+            f"{prompts.one_line(name, prompts.NAME_CHARS)}：{mark}{prompts.one_line(text, MAX_CHARS)}"
         )
-    seen = picture is not None
     options = [
         prompts.render("choice_option", number=number, seen=seen, **_words_of(meme))
         for number, meme in enumerate(shown, start=1)
     ]
     asked = prompts.render(
-        "choice", fence=prompts.fence, relation=prompts.one_line(ranked.relation, CAPTION_CHARS),
-        speaker=prompts.one_line(ranked.lines[turn - 1][0], prompts.NAME_CHARS), lines=lines, options=options,
+        "choice", relation=prompts.one_line(context.relation, CAPTION_CHARS),
+        speaker=prompts.one_line(context.next_speaker, prompts.NAME_CHARS), lines=lines, options=options,
         seen=seen, turns=turn - 1, sent=len(sent), gap=turn - max(sent, default=0), rate=knobs.wanted_rate,
         slack=SLACK,
     )  # fmt: skip
     system = prompts.render("choice_system", rate=knobs.wanted_rate, seen=seen)
-    images = sheets(shown, picture) if picture else []
     return Request(
         task="choice",
-        subject=f"{name}/{turn}",
-        messages=[Message(role="system", text=system), Message(role="user", text=asked, images=images)],
+        subject=f"{context.chat}/{turn}",
+        messages=prompts.messages(asked, system, images=[sheet(shown, picture)] if picture else []),
         sampling=Sampling(temperature=0.0, max_tokens=200),
         seed=profile.seed,
         reply_schema=ChoiceReply,
@@ -115,21 +101,16 @@ def _words_of(meme: Meme) -> dict[str, str]:
     return dict(zip(("text", "picture"), cut, strict=True))
 
 
-def sheets(shown: Sequence[Meme], picture: PictureFile) -> list[Image]:
-    """The candidates, numbered from 1, on one contact sheet, or on several of `drawing.SHEET_MEMES` each.
+def sheet(shown: Sequence[Meme], picture: PictureFile) -> Image:
+    """The candidates, numbered from 1, on one contact sheet, which is drawn only when the request is sent.
 
-    The id of a sheet hashes its memes and their numbers. It is drawn only when the request is sent.
+    Its id hashes the memes in their order.
     """
-    made = []
-    for start in range(0, len(shown), drawing.SHEET_MEMES):
-        part = shown[start : start + drawing.SHEET_MEMES]
-        told = [f"sheet {drawing.SHEET_VERSION} from {start + 1}", *(meme.sha256 for meme in part)]
-
-        def load(part: Sequence[Meme] = part, first: int = start + 1) -> str:
-            return data_url(drawing.encode(drawing.draw_sheet([picture(meme) for meme in part], first)))
-
-        made.append(Image(image_id=hashlib.sha256("\n".join(told).encode()).hexdigest(), load=load))
-    return made
+    told = [f"sheet {drawing.SHEET_VERSION} from 1", *(meme.sha256 for meme in shown)]
+    return Image(
+        image_id=hashlib.sha256("\n".join(told).encode()).hexdigest(),
+        load=lambda: data_url(drawing.encode(drawing.draw_sheet([picture(meme) for meme in shown]))),
+    )
 
 
 def read_choice(reply: Reply, asked: Request) -> ChoiceReply:
@@ -141,34 +122,34 @@ def read_choice(reply: Reply, asked: Request) -> ChoiceReply:
 
 
 def ask_model(
-    chats: Sequence[RankedChat],
+    chats: Sequence[Sequence[Ranked]],
     chat: Chat,
     memes: Mapping[str, Meme],
     profile: Profile,
     picture: PictureFile | None = None,
 ) -> list[Choice]:
-    """A model's choices at all turns of all chats: chats side by side, each turn after the one before it."""
+    """A model's choices at all places of chats: chats side by side, each place after the one before it."""
 
-    async def choices_in(ranked: RankedChat) -> list[Choice]:
+    async def choices_in(ranked: Sequence[Ranked]) -> list[Choice]:
         sent: dict[int, str] = {}
         made = []
-        for row, turn in enumerate(ranked.turns):
-            asked = choice_request(ranked, row, sent, memes, profile, picture)
-            made.append(await choice_at(ranked.name, turn, asked, chat, profile))
+        for context, best in ranked:
+            asked = choice_request(context, best, sent, memes, profile, picture)
+            made.append(await choice_at(context, asked, chat, profile))
             if made[-1].meme_id:
-                sent[turn] = made[-1].meme_id
+                sent[context.turn] = made[-1].meme_id
             bar()
         return made
 
-    with progress(chat, sum(len(ranked.turns) for ranked in chats), "choices", "turn") as bar:
-        made = llm_chat.run(chat.side_by_side(choices_in(ranked) for ranked in chats))
+    with progress(chat, sum(map(len, chats)), "choices", "turn") as bar:
+        made = llm_chat.run(chat.side_by_side(map(choices_in, chats)))
     return [choice for of_chat in made for choice in of_chat]
 
 
-async def choice_at(name: str, turn: int, asked: Request, chat: Chat, profile: Profile) -> Choice:
-    """The choice at a turn; where nothing is left to choose nobody is asked."""
+async def choice_at(context: Context, asked: Request, chat: Chat, profile: Profile) -> Choice:
+    """The choice at a place; where nothing is left to choose nobody is asked."""
     none = {"meme_id": "", "reason": "", "place": 0}
-    about = {"dialogue_id": name, "turn": turn, "profile": profile.name, "seed": profile.seed}
+    about = {"dialogue_id": context.chat, "turn": context.turn, "profile": profile.name, "seed": profile.seed}
     if not asked.options:
         return Choice(source="computed", shown=0, **none, **about)
     answer = await chat.ask(asked, lambda reply: read_choice(reply, asked))
@@ -196,22 +177,20 @@ def rank_chats(
     index: MemeIndex,
     profile: Profile,
     scenarios: Sequence[Scenario] = (),
-) -> list[RankedChat]:
-    """Dialogues with the memes that come into question: the best of the paper's score at every turn.
+) -> list[list[Ranked]]:
+    """Of every dialogue the places that may get a meme, with the best memes of the paper's score at each.
 
     `scenarios` are those that dialogues of roles started from, which say what the speakers are to each other.
     """
     relations = {scenario.scenario_id: scenario.relationship for scenario in scenarios}
-    chats, start = [], 0
     queries = np.concatenate([item.queries for item in scored])
-    best = best_ids(index, queries, profile.retrieval.weights, profile)
+    best = iter(best_ids(index, queries, profile.retrieval.weights, profile))
+    chats = []
     for item in scored:
-        dialogue = item.dialogue
-        names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
-        lines = [(names[turn.speaker], turn.text) for turn in dialogue.turns]
-        memes = best[start : (start := start + len(item.turns))]
+        dialogue, lines = item.dialogue, item.dialogue.lines
         relation = FRIENDS if dialogue.kind == "news" else relations.get(dialogue.ref, "")
-        chats.append(RankedChat(dialogue.dialogue_id, lines, item.turns, memes, relation))
+        places = (Context.before(dialogue.dialogue_id, lines, turn, relation) for turn in item.turns)
+        chats.append([(place, next(best)) for place in places])
     return chats
 
 
@@ -259,13 +238,13 @@ def choices_of(run: Run, split: Split) -> dict[str, list[Choice]]:
         encode = replace(run, profile=profile.replace(mode="auto")).embedder().encode
         index = retrieval.index_library(split.annotations, encode, profile)
         scored = retrieval.score_dialogues(split.dialogues, index, encode, profile)
-        chats = {chat.name: chat for chat in rank_chats(scored, index, profile)}
+        chats = rank_chats(scored, index, profile)
         if not own:
             authored = Chat(AuthoredBackend(choices(folder / "choices.jsonl")), strict=run.strict)
-            by_chooser[RERANKED] = ask_model([*chats.values()], authored, split.memes, profile)
+            by_chooser[RERANKED] = ask_model(chats, authored, split.memes, profile)
         made = choices(folder / "choices_small.jsonl")
         names = {subject.rpartition("/")[0] for _, subject in made}
         small = Chat(AuthoredBackend(made), strict=False)
-        asked = [chat for name, chat in chats.items() if name in names]
+        asked = [[place for place in chat if place[0].chat in names] for chat in chats]
         by_chooser[SMALL] = ask_model(asked, small, split.memes, profile)
     return {who: choices for who, choices in by_chooser.items() if any(not c.unscored for c in choices)}

@@ -286,6 +286,12 @@ class Dialogue(Record):
     summaries: list[Summary]
     complete: bool
 
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and texts of the turns; who has no name is A or B."""
+        names = {"A": self.name_a or "A", "B": self.name_b or "B"}
+        return [(names[turn.speaker], turn.text) for turn in self.turns]
+
 
 class Unfinished(Record):
     """A dialogue that no further turn could be had for: the model refused, or the endpoint rejects it."""

@@ -331,8 +331,8 @@ class RetrievalSettings(Setting):
     threshold_decay: float = Field(1.0, gt=0)
     wanted_rate: float = Field(0.3, gt=0, lt=1)
     top_k: int = Field(3, ge=1)
-    rerank_k: int = Field(20, ge=1)
-    """Candidates of the paper's score among which the model of `reranked` chooses."""
+    rerank_k: int = Field(20, ge=1, le=20)
+    """Candidates of the paper's score among which the model of `reranked` chooses: a sheet at most."""
     random_rate: float = Field(0.5, ge=0, le=1)
 
 

@@ -10,6 +10,7 @@ import pytest
 from scripted import ScriptedBackend
 
 from memecmd_utils import annotation, judges, reranking, retrieval
+from memecmd_utils.dialogue import Context
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
@@ -143,9 +144,9 @@ def test_what_is_seen_stands_wherever_the_words_of_a_meme_are_read() -> None:
     seen = {meme.meme_id: meme.as_seen(said) for meme in (OCR, *MEMES[1:3])}
     assert seen["m0"].words == "两只鸽子碰翅膀"
     lines = [("甲", "在吗"), ("乙", "在"), ("甲", "走不走"), ("乙", "走")]
-    ranked = reranking.RankedChat("c", lines, [2, 3], [["m0"], ["m0", "m1"]])
-    history = reranking.choice_request(ranked, 1, {2: "m0"}, seen, PROFILE).messages[-1].text
-    options = reranking.choice_request(ranked, 0, {}, seen, PROFILE).messages[-1].text
+    second, third = (Context.before("c", lines, turn) for turn in (2, 3))
+    history = reranking.choice_request(third, ["m0", "m1"], {2: "m0"}, seen, PROFILE).messages[-1].text
+    options = reranking.choice_request(second, ["m0"], {}, seen, PROFILE).messages[-1].text
     assert "［表情包，画面：两只鸽子碰翅膀］" in history and "鸽子碰翅膀" in options
     shown = judges.Excerpt(made_up.dialogue(), {2: seen["m0"]}, 3)
     assert "［表情包1：两只鸽子碰翅膀］" in judges.transcript(shown)

@@ -618,7 +618,7 @@ def test_turns_join_what_one_person_says_in_a_row(read) -> None:
     found = spoken_turns(read("a.csv", table("speaker,text", rows)).chats[0])
     assert [(t.turn, t.speaker, t.text) for t in found] == [(1, "a", "一 二"), (2, "a", "三"), (3, "b", "四")]
     context = list(missing("chat", found))[-1]
-    assert context.lines == (("a", "一 二"), ("a", "三")) and context.next_speaker == "b"
+    assert context.lines == [("a", "一 二"), ("a", "三")] and context.next_speaker == "b"
 
 
 def test_messages_without_a_time_leave_the_others_in_order(read) -> None:

@@ -24,6 +24,7 @@ from memecmd_utils.chats.search import (
 from memecmd_utils.chats.turns import (
     MAX_CHARS,
     ChatError,
+    Context,
     Conversation,
     NoSummaryAgent,
     SpokenTurn,
@@ -285,10 +286,10 @@ def _place(
     else:  # there is nothing to score memes by
         scored = [replace(item, queries=np.zeros((len(item.turns), 3, index.dim))) for item in by_learned]
     if strategy == RERANKED:
-        ranked = [
-            of_chat._replace(lines=[(turn.speaker, turn.text) for turn in chat.spoken])
-            for of_chat, chat in zip(reranking.rank_chats(scored, index, profile), chats, strict=True)
-        ]
+        ranked = []
+        for places, chat in zip(reranking.rank_chats(scored, index, profile), chats, strict=True):
+            lines = [(turn.speaker, turn.text) for turn in chat.spoken]  # with all names of a group
+            ranked.append([(Context.before(at.chat, lines, at.turn), best) for at, best in places])
         picture = reranking.pictures(run, asking)
         with asking.chat("chooser", "own_chats_choice", at_once=1) as chat:
             choices = reranking.ask_model(ranked, chat, library.memes, asking.profile, picture)

@@ -127,13 +127,10 @@ class LiveLibrary:
         self, context: Context, sent: dict[int, str], best: Sequence[int], scores: np.ndarray
     ) -> list[RankedMeme]:
         """The meme that a model picks, or none (strategy `reranked`)."""
-        lines, profile = [*context.lines, (context.next_speaker, "")], self.asking.profile
-        names = [self.meme_ids[row] for row in best]
-        ranked = reranking.RankedChat(context.chat, lines, [context.turn], [names])
+        names, profile = [self.meme_ids[row] for row in best], self.asking.profile
         picture = reranking.pictures(self.run, self.asking)
-        asked = reranking.choice_request(ranked, 0, sent, self.memes, profile, picture)
-        chat = self._chat("chooser")
-        choice = self._wait(reranking.choice_at(context.chat, context.turn, asked, chat, profile))
+        asked = reranking.choice_request(context, names, sent, self.memes, profile, picture)
+        choice = self._wait(reranking.choice_at(context, asked, self._chat("chooser"), profile))
         if choice.unscored:
             raise EndpointError(f"the model gave no usable choice ({choice.unscored})")
         rows = [self.meme_ids.index(choice.meme_id)] if choice.meme_id else []

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from memecmd_utils.dialogue import HISTORY_TURNS, Context, answer_summary
+from memecmd_utils.dialogue import Context, answer_summary
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts
@@ -89,10 +89,10 @@ def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
 
 def missing(name: str, turns: Sequence[SpokenTurn]) -> Iterator[Context]:
     """What the summary agent reads for each turn t >= 2 whose file gives no summary."""
-    for place, turn in enumerate(turns[1:], start=1):
+    lines = [(turn.speaker, turn.text) for turn in turns]
+    for turn in turns[1:]:
         if turn.summary is None:
-            lines = tuple((t.speaker, t.text) for t in turns[max(0, place - HISTORY_TURNS) : place])
-            yield Context(name, turn.turn, lines, turn.speaker)
+            yield Context.before(name, lines, turn.turn)
 
 
 # --- the summary agent

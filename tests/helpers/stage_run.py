@@ -121,10 +121,13 @@ def work(profile: str, name: str, settings: str, n_dialogues: str, n_memes: str)
     with run.chat("generator", "dialogue_generation") as chat:
         talked, _ = llm_chat.run(dialogue.generate(starts(int(n_dialogues)), chat, run.profile, run.folder))
     library = {meme.meme_id: meme for meme in memes(int(n_memes))}
-    ranked = []
-    for one in talked:
-        lines, turns = [(turn.speaker, turn.text) for turn in one.turns], range(2, len(one.turns) + 1)
-        ranked.append(reranking.RankedChat(one.dialogue_id, lines, turns, [[*library]] * len(turns)))
+    ranked = [
+        [
+            (dialogue.Context.before(one.dialogue_id, one.lines, turn.turn), [*library])
+            for turn in one.turns[1:]
+        ]
+        for one in talked
+    ]
     with run.chat("chooser", "choice", at_once=1) as chat:
         chosen = reranking.ask_model(ranked, chat, library, run.profile)
     files.write_jsonl(run.write("choices.jsonl"), chosen)
