@@ -283,7 +283,7 @@ def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, rea
         StageOutputError, match=f"no dialogue came to its end; the first: d2, turn 3: {reason}"
     ):
         produce(tmp_path, backend, starts[1:2])
-    with pytest.raises(NoText, match=f"the first: d2, turn 3: {reason}"):  # no start could be had
+    with pytest.raises(StageOutputError, match=f"the first: d2, turn 3: {reason}"):  # no start could be had
         llm_chat.run(dialogue.generate([], Chat(backend), PROFILE, tmp_path, [left]))
     assert (tmp_path / "dialogues.jsonl").read_bytes() == before, "an older file stays"
 
