@@ -70,8 +70,6 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "screens": _by(landed.get("screenshots", ()), "source", "who"),
         "sighted": _by(landed.get("sighted", ()), "what", "score"),
         "ablation": _by(ndcg, "embedder", "compares"),
-        "forms": _by(studies.get("threshold", ()), "form"),
-        "threshold": _by(studies.get("threshold_minus", ()), "form", "measure"),
         "trust": studies.get("trust", []),
         "claims": _by(studies.get("claims", ()), "claim"),
         "look": _by(published["look"], "set", "who"),

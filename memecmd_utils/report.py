@@ -57,7 +57,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     truth, measured = run.load_json("ground_truth.json"), run.load_json("judge_checks.json")
     made = run.load_json("studies.json")
     # What page and READMEs quote of the ground truth and of the studies.
-    quoted = ("claims", "ablation", "threshold", "threshold_minus")
+    quoted = ("claims", "ablation")
     numbers = {
         **tables.counts(run.profile, records, run.load(schemas.Rating)),
         "gates": run.load_json("gates.json"),
