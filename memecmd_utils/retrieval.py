@@ -328,25 +328,19 @@ EQUAL = 1e-9
 """Scores no further apart than this are equal: they are rounded to nine digits."""
 
 
-def exponential(passed: float) -> float:
-    """What is left of the penalty after decay times k turns, in the paper's form."""
-    return math.exp(-passed)
-
-
 @dataclass(frozen=True)
 class Gate:
     """theta_t = theta0 + penalty * exp(-decay * k), k turns after the session's last meme (Eq. 23).
 
-    `left`: other forms, to compare with. A rule, of which `fit_gates` makes a gate, may leave theta0 open;
-    `scale` says whether it compares scores as they are (`raw`) or z = (T - mean) / std, by the best scores
-    that it is fitted on. `fold` is the half of the dialogues that these come from (`self`: its own).
+    A rule, of which `fit_gates` makes a gate, may leave theta0 open; `scale` says whether it compares scores
+    as they are (`raw`) or z = (T - mean) / std, by the best scores that it is fitted on. `fold` is the half
+    of the dialogues that these come from (`self`: its own).
     """
 
     theta0: float | None
     penalty: float
     decay: float
     scale: Literal["standard", "raw"] = "raw"
-    left: Callable[[float], float] = exponential
     mean: float = 0.0
     std: float = 1.0
     fold: str = "self"
@@ -391,7 +385,7 @@ def simulate(
     and before the first meme k is infinite. `theta0`, broadcast over the leading axes, replaces the gate's.
     """
     turns = scores.shape[-1]
-    rises = np.array([*(gate.penalty * gate.left(gate.decay * k) for k in range(turns)), 0.0])
+    rises = np.array([*(gate.penalty * math.exp(-gate.decay * k) for k in range(turns)), 0.0])
     since = np.full(scores.shape[:-1], turns)  # the last of `rises`: no meme so far
     thresholds, sent = np.empty(scores.shape), np.zeros(scores.shape, dtype=bool)
     for turn in range(turns):

@@ -1,8 +1,8 @@
-"""The specification curve (Study 9): in which share of all readings of the paper does each claim hold?
+"""Does each term help (Study 2)? In which share of all readings of the paper does each claim hold (Study 9)?
 
-Every open choice of the paper is crossed with every other; no reading is called the right one. All are
-measured on the same dialogues, so they differ by their choices alone (Simonsohn, Simmons and Nelson, 2020,
-Nature Human Behaviour 4).
+For the specification curve every open choice of the paper is crossed with every other; no reading is called
+the right one. All are measured on the same dialogues, so they differ by their choices alone (Simonsohn,
+Simmons and Nelson, 2020, Nature Human Behaviour 4). Intervals are over dialogues, not turns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,34 @@ import numpy as np
 import pandas as pd
 
 from memecmd_utils import consistency, grades, retrieval, statistics
-from memecmd_utils.grades import CENTRINGS, DEPTH
+from memecmd_utils.grades import CENTRINGS, DEPTH, MEASURES
 from memecmd_utils.retrieval import Gate
 from memecmd_utils.splits import Turns
-from memecmd_utils.studies import selection
+
+ABLATION = ("embedder", "without", "compares", "measure", "full", "rest", "difference", "dialogues")
+
+
+def leave_one_out(data: Turns) -> pd.DataFrame:
+    """Full score minus the score without one term, a row an embedder, term and measure (columns `ABLATION`).
+
+    The other weights stay as they are in the run, and so does the centring. A difference above 0: the term
+    helps. Without ground truth the table is empty.
+    """
+    rows, weights = [], np.array(data.profile.retrieval.weights)
+    for embedder in data.encoders if len(data.answerable) else ():
+        terms = data.terms(embedder, data.profile.retrieval.centring)
+        full = data.measure(retrieval.combine(terms, weights))
+        for i, (term, part) in enumerate(zip(retrieval.COMPONENTS, grades.PARTS, strict=True)):
+            rest = data.measure(retrieval.combine(terms, np.where(np.arange(len(weights)) == i, 0, weights)))
+            for measure in ("R@1", "nDCG@5"):
+                a, b = (values[:, MEASURES.index(measure)] for values in (full, rest))
+                gap = statistics.cluster_mean(a - b, data.answerable_clusters, statistics.FINE_DIFFERENCE)
+                rows.append((embedder, term, part, measure, a.mean(), b.mean(), gap, gap.clusters))
+    return pd.DataFrame(rows, columns=list(ABLATION))
+
+
+# --- The specification curve: what can be chosen
+
 
 BETA = {"+": 1, "-": -1}
 """Sign of beta: the text of the paper wants emotions alike, its Eq. 20 prints a minus."""
@@ -217,7 +241,7 @@ def _parts(data: Turns) -> Iterator[Part]:
         for term in single if len(data.answerable) else ():
             yield (6, *scoring, "–", "–", "–", "nDCG@5"), full, term
         for gate, sent in gates.items():
-            own, fixed = (by_dialogue(data, selection.gaps(data, s[number]) == 1, s[number]) for s in sent)
+            own, fixed = (by_dialogue(data, follow_ups(data, s[number]), s[number]) for s in sent)
             yield (7, *scoring, "–", gate, "–", "follow-ups"), fixed, own
             greedy, *sampling = (_repeats(data, top[:, :k], sent[0][number]) for k in (1, *KS))
             for k, share in zip(KS, sampling, strict=True):
@@ -262,8 +286,27 @@ def _repeats(data: Turns, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
     again = np.zeros(len(sent))
     for rows in data.rows_of.values():
         mine = rows[sent[rows]]
-        again[mine] = selection.expected_repeats(top[mine])
+        again[mine] = expected_repeats(top[mine])
     return by_dialogue(data, again, sent)
+
+
+def follow_ups(data: Turns, sent: np.ndarray) -> np.ndarray:
+    """Which of the memes `sent` [turns] come right after another one of their dialogue, [turns]."""
+    memes = {data.keys[row] for row in np.flatnonzero(sent)}
+    return np.array([key in memes and (key[0], key[1] - 1) in memes for key in data.keys])
+
+
+def expected_repeats(top: np.ndarray) -> np.ndarray:
+    """Chance that the meme of each place of a dialogue came before, drawn from `top` [places, K] uniformly.
+
+    A meme that stood among the top K at c earlier places has come with probability 1 - (1 - 1/K)^c.
+    """
+    earlier = np.zeros(top.max(initial=0) + 1)
+    chances, missed = np.zeros(len(top)), 1 - 1 / max(1, top.shape[1])
+    for place, memes in enumerate(top):
+        chances[place] = (1 - missed ** earlier[memes]).mean()
+        earlier[memes] += 1
+    return chances
 
 
 def state(mean: np.ndarray, low: np.ndarray, high: np.ndarray, also_zero: np.ndarray) -> np.ndarray:
@@ -301,20 +344,3 @@ def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
     is_choice = long["choice"].isin([NAMES.get(axis, axis) for axis in AXES])
     rows = long[asked & is_choice].sort_values("claim", kind="stable")
     return shares(rows, ("claim", "choice", "value"))
-
-
-def influential_choices(by_choice: pd.DataFrame) -> pd.DataFrame:
-    """How far the share with the sign lies apart between the values of each choice, widest first of a claim.
-
-    `by_choice` is the table of `shares_by_choice`; the share is that among the specifications that can tell.
-    """
-    told = by_choice.dropna(subset="sign if told").set_index("value")
-    groups = told.groupby(["claim", "choice"], sort=False)["sign if told"]
-    table = {
-        "sign": groups.max() - groups.min(),
-        "best value": groups.idxmax(),
-        "worst value": groups.idxmin(),
-    }
-    place = {text: number for number, text in CLAIMS.items()}
-    found = pd.DataFrame(table).reset_index().sort_values("sign", ascending=False, kind="stable")
-    return found.sort_values("claim", key=lambda claims: claims.map(place), kind="stable", ignore_index=True)
