@@ -26,12 +26,13 @@ from memecmd_utils.settings import Endpoint
 URL = "/v1/chat/completions"
 DISCOUNT, BATCH_SIZE = 0.5, 2_000  # a batch's file may have 200 MB
 LOST = ("failed", "expired", "cancelled")
+PRICES = "usd_per_million_in", "usd_per_million_out"
 
 
 def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) -> dict[str, Request]:
     """Ask as a stage's notebook does, answered by `answers`; return what stays open, by recording key."""
     unanswered: dict[str, Request] = {}
-    half = [DISCOUNT * (usd or 0) for usd in (endpoint.usd_per_million_in, endpoint.usd_per_million_out)]
+    prices = {name: DISCOUNT * (getattr(endpoint, name) or 0) for name in PRICES}
 
     @contextmanager
     def batch_chat(role: runs.Role, name: str, number: int = 0) -> Iterator[llm_chat.Chat]:
@@ -44,7 +45,7 @@ def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) 
 
         with runs.Run.chat(asking, role, name, number) as chat:
             model, chat.backend.complete = chat.backend, complete
-            chat.budget = Budget(runs.spent(run), name, None, None, *half)
+            chat.budget = Budget(runs.spent(run), name, endpoint=endpoint.model_copy(update=prices))
             yield chat
 
     with TemporaryDirectory() as scratch, suppress(StageOutputError):  # as nothing may be answered yet

@@ -102,7 +102,7 @@ def _row(
     seen = pictures * spending.tokens_per_image(endpoint) if llm == "openai" and endpoint.vision else 0
     t_in = calls * (tokens.read + tokens.of_turn * turns + seen)
     t_out = calls * answers * tokens.written
-    usd = (t_in * (endpoint.usd_per_million_in or 0) + t_out * (endpoint.usd_per_million_out or 0)) / 1e6
+    usd = endpoint.usd(t_in, t_out)
     apart = 60 / profile.models.max_rpm if profile.models.max_rpm else 0
     seconds = spending.reckoned_seconds(calls, t_in, t_out, False, profile.models.concurrency, apart)
     if llm == "authored":

@@ -53,7 +53,7 @@ def _lacks_of(endpoint: Endpoint, profile: Profile, is_embedder: bool) -> Iterat
         lambda: address(endpoint),
         # As the embedder has it, a server with an address of its own may need no key.
         lambda: None if is_embedder and address(endpoint) else api_key(endpoint),
-        lambda: runs.prices(endpoint, profile, reads_only=is_embedder),
+        lambda: runs.check_price(endpoint, profile, reads_only=is_embedder),
     )
     for look in looks:
         try:

@@ -19,7 +19,7 @@ from memecmd_utils.llm.embedding import EndpointEmbedder
 from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
 from memecmd_utils.llm.local_model import LocalServer
 from memecmd_utils.llm.recordings import Recordings
-from memecmd_utils.llm.spending import Budget, Spent, Usage, tokens_per_image
+from memecmd_utils.llm.spending import Budget, Spent, Usage
 from memecmd_utils.llm.types import UNRECORDED, Backend, EndpointError
 from memecmd_utils.settings import Endpoint, Profile, load_profile, parse_settings
 
@@ -384,12 +384,12 @@ def budget(run: Run, stage: str, endpoint: Endpoint, reads_only: bool = False) -
 
     `reads_only`: the endpoint writes nothing, so its price for that need not be known.
     """
-    knobs, usd = run.profile.models, prices(endpoint, run.profile, reads_only)
-    return Budget(spent(run), stage, knobs.max_calls, knobs.max_usd, *usd, tokens_per_image(endpoint))
+    check_price(endpoint, run.profile, reads_only)
+    return Budget(spent(run), stage, run.profile.models.max_calls, run.profile.models.max_usd, endpoint)
 
 
-def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tuple[float, float]:
-    """US dollars per million tokens in and out; `EndpointError` where `max_usd` would count nothing."""
+def check_price(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> None:
+    """Raise `EndpointError` where `max_usd` would count nothing."""
     known = endpoint.usd_per_million_in, 0.0 if reads_only else endpoint.usd_per_million_out
     pays = profile.models.max_usd is not None and profile.models.mode != "recorded" and not is_local(endpoint)
     if None in known and pays:
@@ -398,4 +398,3 @@ def prices(endpoint: Endpoint, profile: Profile, reads_only: bool = False) -> tu
             f"give usd_per_million_in{'' if reads_only else ' and usd_per_million_out'} of its endpoint "
             "(0 for a server of your own), or set max_usd=null"
         )
-    return known[0] or 0.0, known[1] or 0.0

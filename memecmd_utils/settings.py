@@ -109,6 +109,11 @@ class Endpoint(Setting):
         """Parameters of a request that the parameter map leaves out."""
         return frozenset(name for name, other in self.parameters.items() if not other)
 
+    def usd(self, tokens_in: float, tokens_out: float) -> float:
+        """US dollars for so many tokens, where a price that is not known counts as none."""
+        per_million = self.usd_per_million_in or 0.0, self.usd_per_million_out or 0.0
+        return (tokens_in * per_million[0] + tokens_out * per_million[1]) / 1e6
+
 
 class Endpoints(Setting):
     """Which endpoint serves which task."""

@@ -96,7 +96,9 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_and_a_cap_stops(tmp_pa
     lost = [Answer("<html>", kind="text/html"), Answer({"data": []}), Answer({"error": {}}), Answer('{"da')]
     answers = iter([*lost, served({"input": ["一"]})])
     with FaultServer(lambda _: next(answers)).running() as server:
-        budget = Budget(Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, usd_in=1e6)
+        budget = Budget(
+            Spent(tmp_path / "spent.jsonl"), "embedding", None, 40, Endpoint(usd_per_million_in=1e6)
+        )
         embedder = EndpointEmbedder(Endpoint(base_url=server.url, model="m"))
         embedder.budget = budget
         assert embedder.encode(["一"], "document").tolist() == [[1, 1]]

@@ -8,11 +8,13 @@ import pytest
 from memecmd_utils.llm import chat, spending
 from memecmd_utils.llm.spending import Budget, Spent
 from memecmd_utils.llm.types import BudgetReached, Message, Reply, Request, Sampling
+from memecmd_utils.settings import Endpoint
 
 REQUEST = Request(
     task="summary", subject="x", messages=[Message(role="user", text="一" * 100)],
     sampling=Sampling(max_tokens=10),
 )  # fmt: skip
+PRICED = Endpoint(usd_per_million_in=1, usd_per_million_out=2)
 
 
 def test_what_was_spent_is_known_to_other_processes_and_a_torn_line_is_none(tmp_path) -> None:
@@ -57,17 +59,17 @@ def test_a_cap_in_calls_is_not_passed_and_one_in_dollars_by_what_is_under_way_at
     reply = Reply(text="x", tokens_in=100, tokens_out=50)
     assert spend(Budget(max_calls=7), 20, reply)[0] == 7 and spend(Budget(max_calls=0), 1, reply)[0] == 0
     assert spend(Budget(max_usd=0), 1, reply)[0] == 0, "a cap of nothing allows no call, not even a free one"
-    capped = Budget(max_usd=0.01, usd_in=1, usd_out=2)
+    capped = Budget(max_usd=0.01, endpoint=PRICED)
     sent, reached = spend(capped, 200, reply)
     assert "max_usd=0.01 would be exceeded" in str(reached) and 40 <= sent <= 50 + 4
     thinks = Reply(text="x", tokens_in=100, tokens_out=5_000)  # far more than `max_tokens` says
-    sent, _ = spend(Budget(max_usd=0.01, usd_in=1, usd_out=2), 200, thinks)
+    sent, _ = spend(Budget(max_usd=0.01, endpoint=PRICED), 200, thinks)
     assert sent == 1, "the first call goes alone, and shows the price"
     assert spend(Budget(max_usd=100), 20, reply)[1] is None, "what is free has no end"
 
 
 def test_replies_without_counts_cost_what_was_reckoned_and_refused_ones_nothing() -> None:
-    capped = Budget(usd_in=1e6, usd_out=1e6)
+    capped = Budget(endpoint=Endpoint(usd_per_million_in=1e6, usd_per_million_out=1e6))
     assert spend(capped, 1, Reply(text="x"))[1] is None
     assert capped.spent.total("usd") == pytest.approx(spending.TOKENS_PER_CHARACTER * 100 + 10)
     for reason in ("failed", "rejected"):

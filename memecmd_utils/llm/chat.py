@@ -98,11 +98,10 @@ class Chat:
             await self._asking[key].wait()
             self._stop_after_fault()
         if (stored := self._on_record(key, again)) is not None:
-            return self._replay(stored, parse)
+            return self._replay(stored, request, parse)
         if self.mode == "recorded" and self.strict:
-            why = self.recordings.explain_miss(form) if self.recordings is not None else "no recordings"
             raise rec.RecordingMiss(
-                f"no recorded reply for {request.task} {request.subject} of {self.backend.model} ({why}). "
+                f"no recorded reply for {request.task} {request.subject} of {self.backend.model}. "
                 "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
             )
         if self.mode == "recorded":
@@ -155,14 +154,15 @@ class Chat:
         if self.backend.fault is not None:
             raise self.backend.fault.with_traceback(None)
 
-    def _replay(self, stored: dict[str, Any], parse: Callable[[Reply], T]) -> Answer[T]:
+    def _replay(self, stored: dict[str, Any], request: Request, parse: Callable[[Reply], T]) -> Answer[T]:
         self.usage.replayed += 1
         reply = Reply(text=stored["text"], first_token=stored.get("first_token"), yes_no=stored.get("yes_no"))
-        answer = Answer(raw=reply.text, attempts=stored["attempts"], source=self.backend.source)
         if rec.is_answer(stored):
-            _read(answer, reply, parse)
+            answer, _ = self._verdict(reply, request, parse)
         else:
-            answer.outcome, answer.reason = stored["outcome"], stored.get("reason", "")
+            about = {"outcome": stored["outcome"], "reason": stored.get("reason", "")}
+            answer = Answer(raw=reply.text, source=self.backend.source, **about)
+        answer.attempts = stored["attempts"]
         return self._counted(answer)
 
     def _counted(self, answer: Answer[T]) -> Answer[T]:
@@ -176,10 +176,10 @@ class Chat:
         asked, attempt, lost = request, 1, 0
         while True:
             reply = await self._send(asked)
-            answer, error = self._judge(reply, parse, asked)
+            answer, error = self._verdict(reply, asked, parse)
             if answer.outcome == UNRECORDED:  # a batch has no answer, or none any more
                 return self._counted(answer)
-            broken = _lost(reply, asked, answer, error)
+            broken = _lost(reply, asked, error) if answer.outcome in ("unusable", "length") else ""
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
             if broken and lost < LOST_IN_A_ROW and not self.backend.repeats:
                 lost += 1
@@ -245,36 +245,29 @@ class Chat:
             self.backend.tried_again = 0
         return reply
 
-    def _judge(
-        self, reply: Reply, parse: Callable[[Reply], T], asked: Request
+    def _verdict(
+        self, reply: Reply, asked: Request, parse: Callable[[Reply], T]
     ) -> tuple[Answer[T], UnusableReply | None]:
-        """Turn a reply into an answer, and say whether it should be asked for again."""
+        """The answer that a reply is, and the error for which it should be asked for again."""
         answer = Answer(raw=reply.text, source=self.backend.source)
         if reply.finish_reason in NO_REPLY:
             answer.outcome, answer.reason = reply.finish_reason, reply.text
             return answer, None
-        error = _read(answer, reply, parse)
-        if _is_cut(reply, asked) and answer.outcome == "unusable":
-            answer.outcome, answer.reason = "length", reply.no_text or answer.reason
-        return answer, error
-
-
-def _read(answer: Answer[T], reply: Reply, parse: Callable[[Reply], T]) -> UnusableReply | None:
-    """Write into `answer` what `parse` makes of a reply; the error, where that is not as it should be."""
-    try:
-        if reply.refusal or reply.finish_reason == "content_filter":
-            raise UnusableReply("refused" if reply.refusal else "filtered")
-        if reply.finish_reason == "lost" or garbled(reply.text):
-            raise UnusableReply("garbled text")
-        answer.value = parse(reply)
-    except BrokenRules as error:
-        answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
-        return error
-    except UnusableReply as error:
-        outcomes: dict[str, Outcome] = {"refused": "refusal", "filtered": "filtered"}
-        answer.outcome, answer.reason = outcomes.get(error.reason, "unusable"), str(error)
-        return error
-    return None
+        try:
+            if reply.refusal or reply.finish_reason == "content_filter":
+                raise UnusableReply("refused" if reply.refusal else "filtered")
+            if reply.finish_reason == "lost" or garbled(reply.text):
+                raise UnusableReply("garbled text")
+            answer.value = parse(reply)
+        except BrokenRules as error:
+            answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
+            return answer, error
+        except UnusableReply as error:
+            cut: Outcome = "length" if _is_cut(reply, asked) else "unusable"
+            answer.outcome = {"refused": "refusal", "filtered": "filtered"}.get(error.reason, cut)
+            answer.reason = (answer.outcome == "length" and reply.no_text) or str(error)
+            return answer, error
+        return answer, None
 
 
 def _is_cut(reply: Reply, asked: Request) -> bool:
@@ -282,10 +275,8 @@ def _is_cut(reply: Reply, asked: Request) -> bool:
     return reply.finish_reason == "length" and asked.sampling.max_tokens != 1
 
 
-def _lost(reply: Reply, asked: Request, answer: Answer, error: UnusableReply | None) -> str:
+def _lost(reply: Reply, asked: Request, error: UnusableReply | None) -> str:
     """In what way an unusable reply did not arrive whole; empty where it did, and the model is to blame."""
-    if answer.outcome not in ("unusable", "length"):
-        return ""
     if not reply.text:  # a model that spent its tokens on thought has nothing left to send
         thought = reply.think_characters > 0 or asked.sampling.max_tokens == 1
         return "" if thought and reply.finish_reason == "length" else "empty reply"
@@ -362,11 +353,11 @@ def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
         read, written = usage.tokens_in - before[1] + reading, usage.tokens_out - before[2] + writing
         if calls:
             parts.append(f"{written / max(elapsed, 1):.1f} tokens/s")
-        how = chat.backend.repeats, chat.concurrency, chat.backend.least_apart_s
+        how = chat.backend.repeats, chat.concurrency, chat.backend.pace.least
         reckoned = spending.reckoned_seconds(answered, read, written, *how)
         if elapsed >= COMPARED_AFTER_S and reckoned > 0:
             parts.append(f"{elapsed / reckoned:.1f} times the hours of `make cost`")
-        if (wait := chat.backend.wait_s()) > 1:
+        if (wait := chat.backend.pace.ready_at - time.monotonic()) > 1:
             parts.append(f"next call in {wait:.0f} s")
         if (usd := budget.spent.total("usd")) or budget.max_usd:
             parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))

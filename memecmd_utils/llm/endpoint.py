@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -19,8 +18,9 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memecmd_utils import fetch
+from memecmd_utils.llm import refusals
 from memecmd_utils.llm.pace import Stopped, pace_of
-from memecmd_utils.llm.refusals import asked_wait, meaning, meant_status
+from memecmd_utils.llm.refusals import Refusal
 from memecmd_utils.llm.replies import strict_schema, without_thoughts
 from memecmd_utils.llm.types import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.settings import Endpoint, checked_address
@@ -41,15 +41,6 @@ IN_A_ROW = 10
 """Refusals of one task, or replies that are no completions, that show it to be the set-up that is wrong."""
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
-PARAMETERS = ("max_tokens", "temperature", "presence_penalty", "seed", "logprobs", "top_logprobs")
-"""What a server may not know of a request."""
-ABOUT_PARAMETERS = re.compile(
-    r"(?i)parameter|argument|\bfields?\b|extra input|unknown name|unrecogni[sz]ed|(?:not |un)supported|参数"
-)
-TOO_LONG = re.compile(
-    r"(?i)context|too (?:long|large|many)|maximum .{0,20}(?:length|tokens)|上下文|超[出过长]|过长"
-)
-"""A reason that is clear as it stands, though it may name `max_tokens`."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 """Control characters and halves of surrogate pairs: they cannot be written or shown."""
 FINISHES = {
@@ -65,9 +56,9 @@ FINISHES = {
 class Refused(EndpointError):
     """The endpoint refuses a request with an error status that asking again does not mend."""
 
-    def __init__(self, message: str, status: int, reason: str, meaning: str) -> None:
+    def __init__(self, message: str, meant: Refusal) -> None:
         super().__init__(message)
-        self.status, self.reason, self.meaning = status, reason, meaning
+        self.meant = meant
 
 
 class GaveUp(EndpointError):
@@ -144,7 +135,6 @@ class OpenAIBackend(Backend):
         self._in_a_row: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.pace = pace_of(endpoint.base_url, endpoint.key_env, max_rpm)
-        self.least_apart_s = self.pace.least
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply, or one whose `finish_reason` says why there is none (see `Backend`)."""
@@ -158,16 +148,17 @@ class OpenAIBackend(Backend):
                     raise
                 return Reply(text=str(given_up), finish_reason="failed")
             except Refused as refused:
-                if refused.meaning == "filter":
+                meant = refused.meant
+                if meant.kind == "filter":
                     return Reply(text="", finish_reason="content_filter")
-                if refused.meaning == "json":  # by chance, and asking again brings some
-                    return Reply(text=refused.reason)
-                if refused.status in (400, 422) and form != forms[-1]:
+                if meant.kind == "json":  # by chance, and asking again brings some
+                    return Reply(text=meant.reason)
+                if meant.status in (400, 422) and form != forms[-1]:
                     continue
                 self._in_a_row[request.task] += 1
                 if not self.answered or self._in_a_row[request.task] >= IN_A_ROW:
                     raise
-                return Reply(text=f"{refused.status}: {refused.reason}", finish_reason="rejected")
+                return Reply(text=f"{meant.status}: {meant.reason}", finish_reason="rejected")
         reply = read_reply(answer)
         if reply.finish_reason == "length" and reply.think_characters and not reply.text:
             limit = self.added.get("max_tokens", request.sampling.max_tokens)
@@ -185,10 +176,6 @@ class OpenAIBackend(Backend):
                 shown = self.shown(answer if isinstance(answer, str) else json.dumps(answer))
                 raise EndpointError(f"what {self._where} sends is not a chat completion: {shown}")
         return reply
-
-    def wait_s(self) -> float:
-        """Seconds until the next request may go out, at the endpoint's pace."""
-        return self.pace.ready_at - time.monotonic()
 
     def forms(self, request: Request) -> list[str]:
         """The forms in which a reply to this request may be asked for, the surest first."""
@@ -260,8 +247,7 @@ class OpenAIBackend(Backend):
 
     def _named(self, error: Any) -> EndpointError:
         """What an error status means, with the server's own words."""
-        status, text = error.status_code, error.response.text
-        kind, reason = meaning(status, text)
+        status, kind, reason, _ = error.response.extensions["meant"]
         reason = self.shown(reason)
         if kind == "credit":
             return EndpointError(f"the account has no credit left ({status}): {reason}")
@@ -278,21 +264,15 @@ class OpenAIBackend(Backend):
             limit = "Where it takes so many calls a minute, `max_rpm` keeps to that" if status == 429 else ""
             return self._gave_up(f"status {status}: {reason}", limit)
         message = f"the endpoint refuses the request ({status}): {reason}"
-        named = {name: "null" for name in PARAMETERS if re.search(rf"\b{name}\b", text)}
-        if "max_completion_tokens" in text:
-            named["max_tokens"] = "max_completion_tokens"
-        added = re.search(r"(\w+) must be (?:set to )?(true|false)\b", reason)
-        if (named or added or ABOUT_PARAMETERS.search(reason)) and not TOO_LONG.search(reason):
-            shown = ", ".join(f"{name}: {other}" for name, other in named.items()) or "NAME: null"
-            name, value = added.groups() if added else ("NAME", "VALUE")
+        if status in (400, 422):
             message += (
-                f"; `parameters: {{{shown}}}` of the endpoint renames a parameter or leaves it out, "
-                f"`extra_body: {{{name}: {value}}}` adds one"
+                ". Where that is about a parameter: the endpoint's `parameters: {NAME: null}` leaves it out, "
+                "`parameters: {NAME: OTHER}` renames it, and `extra_body: {NAME: VALUE}` adds one"
             )
         if kind == "json":
             failed = error.body.get("failed_generation") if isinstance(error.body, dict) else ""
             reason = CONTROL.sub("", str(failed or ""))
-        return Refused(message, status, reason, kind)
+        return Refused(message, Refusal(status, kind, reason))
 
     @property
     def _where(self) -> str:
@@ -337,22 +317,22 @@ class OpenAIBackend(Backend):
 
     async def _exchange(self, send: Any, queue: asyncio.Lock, request: Any, **options: Any) -> Any:
         """One request of the SDK when its turn comes, and its response, with the status that it means."""
-        sent, status, asked, text = await self.pace.turn(queue, lambda: self.fault is not None), 0, None, ""
+        sent, meant = await self.pace.turn(queue, lambda: self.fault is not None), Refusal(0)
         self.tried_again += request.headers.get("x-stainless-retry-count", "0") != "0"
         try:
             response = await send(request, **options)
-            if response.is_error or not options.get("stream"):
-                text = (await response.aread()).decode(errors="replace")
-            response.status_code = status = response.status_code if response.is_error else meant_status(text)
-            asked = asked_wait(response.headers, text) if status == 429 else None
+            has_body = response.is_error or not options.get("stream")
+            text = (await response.aread()).decode(errors="replace") if has_body else ""
+            meant = refusals.read(response.status_code, response.headers, text)
+            response.status_code, response.extensions["meant"] = meant.status, meant
         finally:
-            if status != 429:
-                self.pace.ended(sent, answered=200 <= status < 300)
+            if meant.status != 429:
+                self.pace.ended(sent, answered=meant.status == 200)
         self._heard = max(self._heard, 2 if response.is_success else 1)
-        goes_on = status != 429 or self.pace.refused(sent, asked)
-        if not goes_on or (response.is_error and meaning(status, text)[0] == "credit"):
+        goes_on = meant.status != 429 or self.pace.refused(sent, meant.wait)
+        if not goes_on or meant.kind == "credit":
             response.headers[NO_RETRY[0]] = NO_RETRY[1]  # money does not come by itself
-        elif status == 429:  # the pace waits, and the SDK goes to the end of the queue
+        elif meant.status == 429:  # the pace waits, and the SDK goes to the end of the queue
             response.headers["retry-after-ms"] = "1"
         return response
 

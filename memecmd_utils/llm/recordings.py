@@ -1,8 +1,8 @@
 """Recorded answers of real models by key: what a run goes on from, and what replays it without a model.
 
 A recorded reply is a line of JSON {v, key, form, value}. The key is the SHA-256 of `form`, our own
-normal form of all that changes the answer and of nothing else. It stands beside the value, so that a miss
-can name the field that differs. Vectors of texts and pictures stand by key in `.npz` files.
+normal form of all that changes the answer and of nothing else. It stands beside the value. Vectors of texts
+and pictures stand by key in `.npz` files.
 """
 
 import gzip
@@ -122,18 +122,6 @@ class Recordings:
         self._values[key] = value
         self.fresh_keys.add(key)
         self.used_keys.add(key)
-
-    def explain_miss(self, form: Form) -> str:
-        """Name the fields in which the nearest recording of the same task differs from `form`."""
-        forms = (other for path in self.files for _, other, _ in read_file(path))
-        same_task = (other for other in forms if other.get("task") == form.get("task"))
-        differing = [
-            [name for name in form.keys() | other.keys() if form.get(name) != other.get(name)]
-            for other in same_task
-        ]
-        if not differing:
-            return f"nothing is recorded for task {form.get('task')!r} in stage {self.stage!r}"
-        return f"the nearest recording differs in: {', '.join(sorted(min(differing, key=len))) or 'nothing'}"
 
 
 def reading_form(sha256: str, ocr_id: str) -> Form:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 _MONEY = r"(?<![a-z])(?:balance|credits?|funds?|free[ _-](?:tier|trial)|余额|额度|资源包)(?![a-z])"
 _SHORT = r"insufficient|not\b.{0,12}(?:enough|sufficient)|too\slow|negative|不足|用尽|用完|耗尽|为负"
@@ -57,19 +57,43 @@ ASKED = re.compile(
 DAILY = re.compile(r"(?i)\bdaily\b|\bper[ -]?day\b|[每当今]日")
 
 
-def meaning(status: int, text: str) -> tuple[str, str]:
-    """The kind of an error (a name in `MEANINGS`, or none) by status and body, and the server's words for it.
+class Refusal(NamedTuple):
+    """What a server's answer means."""
 
-    Only words and codes count: a body may repeat the request, and chats are about money, too.
-    """
+    status: int
+    """200 for what is no error; an error that was sent with 200 has the status that it tells of."""
+    kind: str = ""
+    """A name in `MEANINGS`, or none."""
+    reason: str = ""
+    """The server's own words."""
+    wait: float | None = None
+    """Seconds that a rate limit asks to wait for (`asked_wait`)."""
+
+
+def read(status: int, headers: Mapping[str, str], text: str) -> Refusal:
+    """What an answer means by status, headers and body."""
     try:
         body = json.loads(text)
-        reason = reason_of(error_of(body) or body) or text
+        error = error_of(body)
+        reason = reason_of(error or body) or text
     except (ValueError, RecursionError, TypeError, AttributeError):
-        reason = text
+        error, reason = None, text
+    if status < 400:
+        if error is None:
+            return Refusal(200)
+        told = error if isinstance(error, dict) else {}
+        codes = (str(told.get(name)) for name in ("code", "status", "status_code"))
+        known = [int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)]
+        status = known[0] if known else 400 if _kind(400, reason, text) == "filter" else 502
+    wait = asked_wait(headers, text) if status == 429 else None
+    return Refusal(status, _kind(status, reason, text), reason, wait)
+
+
+def _kind(status: int, reason: str, text: str) -> str:
+    """Only words and codes count: a body may repeat the request, and chats are about money, too."""
     codes = [part for found in CODES.findall(text) for part in found if part]
     told = " ".join(" ".join([str(status), reason, *codes]).split())
-    return next((name for name, words in MEANINGS.items() if words.search(told)), ""), reason
+    return next((name for name, words in MEANINGS.items() if words.search(told)), "")
 
 
 def reason_of(body: Any) -> str:
@@ -102,20 +126,6 @@ def error_of(body: Any) -> Any:
     if choice.get("finish_reason") == "error" and not (choice.get("message") or {}).get("content"):
         return {"message": "finish_reason: error"}
     return body if not (choices or body.get("data")) and any(body.get(name) for name in WORDS) else None
-
-
-def meant_status(text: str) -> int:
-    """The status that a body sent with 200 means: 200, or that of the error in it."""
-    try:
-        error = error_of(json.loads(text))
-    except (ValueError, RecursionError, TypeError, AttributeError):
-        return 200
-    if error is None:
-        return 200
-    told = error if isinstance(error, dict) else {}
-    codes = (str(told.get(name)) for name in ("code", "status", "status_code"))
-    known = [int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)]
-    return known[0] if known else 400 if meaning(400, text)[0] == "filter" else 502
 
 
 def asked_wait(headers: Mapping[str, str], text: str) -> float | None:

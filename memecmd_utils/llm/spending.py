@@ -92,22 +92,15 @@ class Budget:
         stage: str = "",
         max_calls: int | None = None,
         max_usd: float | None = None,
-        usd_in: float = 0.0,
-        usd_out: float = 0.0,
-        tokens_per_image: int = TOKENS_PER_IMAGE,
+        endpoint: Endpoint | None = None,
     ) -> None:
-        """Prices are US dollars per million tokens."""
+        """`endpoint` names the prices; without one calls are free."""
         self.spent, self.stage, self.max_calls, self.max_usd = spent or Spent(), stage, max_calls, max_usd
-        self._usd_in, self._usd_out = usd_in / 1e6, usd_out / 1e6
-        self._tokens_per_image = tokens_per_image
+        self._endpoint = endpoint or Endpoint()
         self.open_calls, self._open_usd = 0, 0.0
         """What is under way, and what that is expected to cost."""
         self._first: dict[str, asyncio.Future[None]] = {}
         """Tasks whose first call is under way. It goes alone: a model that thinks shows its price by it."""
-
-    def price(self, tokens_in: float, tokens_out: float) -> float:
-        """US dollars for so many tokens."""
-        return tokens_in * self._usd_in + tokens_out * self._usd_out
 
     @asynccontextmanager
     async def call(self, request: Request) -> AsyncIterator[Callable[[Reply], float]]:
@@ -125,7 +118,7 @@ class Budget:
         def pay(reply: Reply) -> float:
             if reply.finish_reason in NO_REPLY:
                 return 0.0
-            usd = self.price(reply.tokens_in, reply.tokens_out) if reply.tokens_in else guess
+            usd = self._endpoint.usd(reply.tokens_in, reply.tokens_out) if reply.tokens_in else guess
             self.spent.add(self.stage, task, reply.tokens_in, reply.tokens_out, usd)
             return usd
 
@@ -144,8 +137,8 @@ class Budget:
             return MARGIN * row["usd"] / row["calls"]
         characters = sum(len(message.text) for message in request.messages)
         pictures = sum(len(message.images) for message in request.messages)
-        tokens = TOKENS_PER_CHARACTER * characters + self._tokens_per_image * pictures
-        return self.price(tokens, request.sampling.max_tokens or TOKENS_OUT)
+        tokens = TOKENS_PER_CHARACTER * characters + tokens_per_image(self._endpoint) * pictures
+        return self._endpoint.usd(tokens, request.sampling.max_tokens or TOKENS_OUT)
 
     def _check(self, guess: float) -> None:
         self.spent.refresh()

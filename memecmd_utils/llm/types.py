@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import recordings as rec
+from memecmd_utils.llm.pace import Pace
 from memecmd_utils.llm.recordings import Outcome
 
 T = TypeVar("T")
@@ -179,18 +180,14 @@ class Backend:
     """Parameters that this backend sends with every request."""
     fault: BaseException | None = None
     """What ends the calls that stand side by side: a request that waits for its turn does not go out."""
-    least_apart_s = 0.0
-    """Between two requests, as `max_rpm` asks."""
+    pace = Pace()
+    """When the next request may go out."""
     tried_again = 0
     """Requests that had to be sent once more because no whole answer came."""
 
     def under_way(self) -> tuple[int, int]:
         """Tokens read and written for replies that are under way, where the server tells."""
         return 0, 0
-
-    def wait_s(self) -> float:
-        """Seconds until the next request may go out."""
-        return 0.0
 
     def normal_form(self, request: Request) -> dict[str, Any]:
         """Our own normal form of a request, the text behind a recording's key, without endpoint and key."""
