@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from memecmd_utils import files
 from memecmd_utils.files import atomic_path, paths
-from memecmd_utils.pictures import on_ground, picture_url
+from memecmd_utils.pictures import encoded, on_ground
 from memecmd_utils.schemas import Annotation, AnnotationReply, Dialogue, Meme, Summary, SummaryReply, Turn
 
 if TYPE_CHECKING:
@@ -133,10 +133,8 @@ def fewer_colours(png: bytes) -> bytes:
     """A PNG for a page: as it is, or in 256 colours where it is large. The file of a figure keeps all."""
     if len(png) < LARGE:
         return png
-    buffer = io.BytesIO()
     with Image.open(io.BytesIO(png)) as picture:
-        picture.convert("RGB").quantize(256).save(buffer, "PNG")
-    return buffer.getvalue()
+        return encoded(picture.convert("RGB").quantize(256), "PNG")
 
 
 def show(fig: "Figure", png: bytes | None = None) -> Any:
@@ -452,9 +450,7 @@ def _fitted(path: Path, changed_ns: int) -> Image.Image:
 
 def encode(image: Image.Image) -> bytes:
     """Encode a screenshot as JPEG without chroma subsampling, which would smear coloured text."""
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=88, subsampling=0)
-    return buffer.getvalue()
+    return encoded(image, "JPEG", quality=88, subsampling=0)
 
 
 # --- chats and the gate's chart as HTML, fast enough for a slider's every move
@@ -506,7 +502,7 @@ def small_picture(path: Path, side: int) -> tuple[str, int, int]:
         width, height = (max(1, round(length * share)) for length in opened.size)
         fine = [max(1, round(1.5 * length)) for length in (width, height)]
         small = opened.convert("RGBA").resize(fine, Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return picture_url(on_ground(small), "JPEG", quality=82), width, height
+    return files.data_url(encoded(on_ground(small), "JPEG", quality=82)), width, height
 
 
 def shown_meme(meme: Meme, path: Path, side: int = 120, **further: Any) -> ShownMeme:

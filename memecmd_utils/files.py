@@ -5,15 +5,17 @@ Importing this module creates nothing and prints nothing. It uses no other modul
 
 import base64
 import codecs
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -219,7 +221,31 @@ def _is_common_chinese(text: str) -> bool:
     return 2 * common >= len(signs)
 
 
-# --- CSV that a spreadsheet may open
+# --- CSV that a spreadsheet may open or have written
+
+
+def read_table(source: Path, columns: Collection[str]) -> "pd.DataFrame":
+    """The rows of a user's table that are not blank, all cells as text, by the number of their line.
+
+    It may come from a spreadsheet: UTF-8, UTF-16 or GB18030, separated by comma, semicolon or tab, with lines
+    above its header. Names of columns are in lower case; `StageOutputError` where `columns` are not there.
+    """
+    import pandas as pd
+
+    text, _ = decode(source.read_bytes(), source.name)
+    for separator in ",;\t":
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        for cells in reader:
+            head = [cell.strip().lower() for cell in cells]
+            if set(columns) <= set(head):
+                rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+                told = [dict(zip(head, row, strict=False)) for _, row in rows]
+                lines = [line for line, _ in rows]
+                return pd.DataFrame(told, index=lines, columns=dict.fromkeys(head), dtype=str).fillna("")
+    raise StageOutputError(
+        f"{source.name}: its first line needs the columns {', '.join(columns)}, in a CSV file in UTF-8"
+    )
+
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 

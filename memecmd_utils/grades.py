@@ -4,8 +4,6 @@ A grade is 0 (does not fit), 1 (one could send it) or 2 (it lands). Everywhere h
 (0-2) counts; from a mean of 1 on a meme fits.
 """
 
-import codecs
-import csv
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 FITS = 1.0
 """Mean grade (0-2) from which a meme fits."""
 COLUMNS = ("dialogue_id", "turn", "meme_id", "grade")
-MOST_COLUMNS = 100
-"""Columns that a user's table of grades may have."""
 
 
 class UserGrade(Grade):
@@ -50,7 +46,8 @@ def read_grades(path: Path, turns: Collection["Key"], meme_ids: Collection[str])
     an empty grade are ungraded; their number is printed. Raises `StageOutputError` with the line of a grade
     outside 0 to 2, of an unknown id, and of a second grade by the same grader.
     """
-    table = _cells(path).rename(columns={"turn": "turn_cell", "grade": "grade_cell"})
+    table = files.read_table(path, COLUMNS).map(str.strip)
+    table = table.rename(columns={"turn": "turn_cell", "grade": "grade_cell"})
     table["grader"] = table.get("grader", pd.Series("", table.index)).replace("", "grader")
     for name in ("turn", "grade"):
         table[name] = pd.to_numeric(table[f"{name}_cell"].str.replace(",", "."), errors="coerce")
@@ -73,28 +70,6 @@ def read_grades(path: Path, turns: Collection["Key"], meme_ids: Collection[str])
         print(f"{path.name}: {ungraded} of {len(table)} rows have an empty grade: not graded")
     rows = graded.astype({"turn": int})[[*of_grader, "grade"]].to_dict("records")
     return [UserGrade(source="user", **row) for row in rows]
-
-
-def _cells(path: Path) -> pd.DataFrame:
-    """Stripped cells of the rows that are not blank, by line number and lower-case name of their column."""
-    is_utf16 = path.read_bytes().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    for encoding in ["utf-16"] if is_utf16 else ["utf-8-sig", "gb18030"]:
-        try:
-            cells = pd.read_csv(
-                path, sep=None, engine="python", encoding=encoding, names=range(MOST_COLUMNS), dtype=str,
-                keep_default_na=False, skip_blank_lines=False,
-            )  # fmt: skip
-        except (ValueError, csv.Error):  # also what cannot be decoded
-            continue
-        cells = cells.fillna("").apply(lambda column: column.str.strip())
-        cells.index += 1
-        for line, head in cells.apply(lambda column: column.str.lower()).iterrows():
-            if set(COLUMNS) <= set(head):
-                rows = cells.loc[line + 1 :].set_axis(head, axis="columns")
-                return rows.loc[(rows != "").any(axis=1), head[head.isin([*COLUMNS, "grader"])]]
-    raise StageOutputError(
-        f"{path.name}: its first line needs the columns {', '.join(COLUMNS)}, in a CSV file in UTF-8"
-    )
 
 
 # --- Ground truth: marks (would one send a meme here?) and grades of pooled memes

@@ -54,7 +54,6 @@ AUTOMATIC = re.compile(
     re.IGNORECASE,
 )
 """Names that chat programs, cameras, phones and browsers give by themselves, and hashes."""
-GENERIC_FOLDERS = frozenset({"other", "others", "misc", "temp", "tmp", "new", "其他", "其它", "新建文件夹"})
 
 
 class Exit(NamedTuple):
@@ -82,36 +81,28 @@ class Candidate:
     path: Path
     picture_note: str = ""
     """What the source, the folder and the file name say of the picture; empty where they say nothing."""
-    meme_id: str = ""
-    """Of an example meme; any other is called by its bytes."""
-    text: str | None = None
-    """All visible text of an example meme, top to bottom; that of any other is read by OCR."""
-    gloss: str = ""
+    known: Meme | None = None
+    """The record of an example meme; any other is called by its bytes, and its text is read by OCR."""
     kept_by_hand: bool = False
     meme: Meme | None = None
     exit: Exit | None = None
 
 
-def example_memes(folder: Path | None = None) -> list[Candidate]:
-    """Read `memes.csv` of a folder (default: `data/example`); the pictures lie in its folder `memes`."""
-    folder, memes = folder or paths.example, []
-    table = pd.read_csv(folder / "memes.csv", dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    for row in table.itertuples():
-        name, text = row.meme_id, f"{row.caption_top} {row.caption}".strip()
-        path = folder / "memes" / f"{name}.webp"
-        memes.append(Candidate(name, name, "example", path, row.picture_note, name, text, row.gloss))
-    return memes
-
-
 def drawn_memes(folder: Path | None = None) -> dict[str, Meme]:
-    """The memes of `example_memes` as records, by id; `file` is the tracked picture, which is not opened."""
+    """The memes of `memes.csv` in a folder (default: `data/example`), by id.
+
+    `text` is all visible text, top to bottom; `file` is the tracked picture, which is not opened.
+    """
+    folder = folder or paths.example
+    table = pd.read_csv(folder / "memes.csv", dtype=str, keep_default_na=False, encoding="utf-8-sig")
     return {
         row.meme_id: Meme(
-            source="drawn", meme_id=row.meme_id, file=str(row.path), text=row.text, text_source="known",
+            source="drawn", meme_id=row.meme_id, file=str(folder / "memes" / f"{row.meme_id}.webp"),
+            text=f"{row.caption_top} {row.caption}".strip(), text_source="known",
             picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
             width=1, height=1, licence=LICENCE,
         )
-        for row in example_memes(folder)
+        for row in table.itertuples()
     }  # fmt: skip
 
 
@@ -120,7 +111,9 @@ def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     candidates: list[tuple[str, Candidate]] = []
     for source in dict.fromkeys(sources):
         if source == "example":
-            candidates += ((source, candidate) for candidate in example_memes())
+            for name, meme in drawn_memes().items():
+                known = Candidate(name, name, source, Path(meme.file), meme.picture_note, meme)
+                candidates.append((source, known))
             continue
         folder = paths.user_path(source)
         described = descriptions(folder)
@@ -157,8 +150,7 @@ def descriptions(folder: Path) -> dict[str, str]:
 def picture_note(origin: str, description: str = "") -> str:
     """What is known of a picture: its description, and names of folder and file that say something."""
     path = PurePosixPath(origin)
-    folder = "" if path.parent.name.lower() in GENERIC_FOLDERS else path.parent.name
-    names = (("文件夹", folder), ("文件名", path.stem))
+    names = (("文件夹", path.parent.name), ("文件名", path.stem))
     hints = [description, *(f"{what}：{name}" for what, name in names if reads_as_words(name))]
     return "；".join(filter(None, hints))
 
@@ -166,9 +158,7 @@ def picture_note(origin: str, description: str = "") -> str:
 def reads_as_words(name: str) -> bool:
     """Whether a file name without its extension says something, and is no time stamp, number or hash."""
     words = AUTOMATIC.sub(" ", unicodedata.normalize("NFKC", name))
-    # Latin words: at least three letters and a vowel, else they are codes such as "xkcd" or "a1b".
-    latin = [w for w in re.findall(r"[A-Za-z]{3,}", words) if re.search("[aeiouy]", w, re.IGNORECASE)]
-    return bool(latin) or any("\u3400" <= character <= "\u9fff" for character in words)
+    return bool(re.search(r"[A-Za-z]{3}|[\u3400-\u9fff]", words))
 
 
 # --- The text on a meme
@@ -391,7 +381,8 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
         return Reading(left_out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     picture.thumbnail((640, 640), Image.Resampling.LANCZOS)
-    return Reading(None, text, pictures.png_bytes(picture), picture.size, phash(picture))
+    copy = pictures.encoded(picture, "PNG", compress_level=3)
+    return Reading(None, text, copy, picture.size, phash(picture))
 
 
 # --- Many images: here, in processes of this machine, or on Dask's workers; results in the order of the jobs
@@ -509,20 +500,12 @@ def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> 
         reading = read_picture((path, Filters(), "")) if path else None
         if reading is None or reading.exit:
             tile = drawing.tile(annotation.emotion or name)
-            data = pictures.png_bytes(tile)
+            data = pictures.encoded(tile, "PNG", compress_level=3)
             # There is no picture to be like another: all tiles of words would be near duplicates.
             reading = Reading(None, "", data, tile.size, int(hashlib.sha256(data).hexdigest()[:16], 16))
-        file = f"memes/{name}.png"
-        with files.atomic_path(run_dir / file) as target:
-            target.write_bytes(reading.normal)
-        sha256, (width, height) = hashlib.sha256(reading.normal).hexdigest(), reading.size
-        memes.append(
-            Meme(
-                source=authors.RELEASED, profile=profile.name, seed=profile.seed, meme_id=name, file=file,
-                text="", text_source="none", origin=name, sha256=sha256, phash=f"{reading.phash:016x}",
-                width=width, height=height,
-            )
-        )  # fmt: skip
+        measured = _with_copy(name, hashlib.sha256(reading.normal).hexdigest(), reading, profile, run_dir)
+        about = {"source": authors.RELEASED, "text": "", "text_source": "none", "origin": name}
+        memes.append(Meme(meme_id=name, **about, **measured))
     rows = [("found", "", len(memes), len(memes)), ("kept", "", len(memes), len(memes))]
     funnel = pd.DataFrame(rows, columns=["step", "reason", "files", "left"])
     files.write_frame(run_dir / "rejected.csv", pd.DataFrame(columns=["file", "reason"]))
@@ -550,18 +533,13 @@ def read_curation(path: Path, known: Collection[str]) -> list[list[str]]:
 
     Of two rows on a file the last one holds. `LibraryError` names the line of what is wrong.
     """
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise LibraryError(f"curation file {path} cannot be read as CSV in UTF-8: {error}") from error
-    if not {"file", "action"} <= set(table.columns):
-        raise LibraryError(f"curation file {path.name}: the first line must be file,action,why")
+    table = files.read_table(path, ("file", "action"))
     table = table.reindex(columns=["file", "action", "why"], fill_value="").map(files.unguarded)
     table["action"] = table["action"].str.strip().str.lower()
-    for row, (file, action, _) in enumerate(table.itertuples(index=False), start=2):
+    for line, file, action, _ in table.itertuples():
         if action not in ("keep", "drop") or file not in known:
             wanted = "a file of the sources, and keep or drop"
-            raise LibraryError(f"curation file {path.name} line {row}: {file!r}, {action!r} is not {wanted}")
+            raise LibraryError(f"curation file {path.name} line {line}: {file!r}, {action!r} is not {wanted}")
     return table.drop_duplicates("file", keep="last").to_numpy().tolist()
 
 
@@ -569,7 +547,7 @@ def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candida
     """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size."""
     if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
-        return sorted(candidates, key=lambda c: (not c.kept_by_hand, not c.meme_id, c.name))
+        return sorted(candidates, key=lambda c: (not c.kept_by_hand, not c.known, c.name))
     groups: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault(candidate.group, []).append(candidate)
@@ -602,7 +580,7 @@ def _read_all(
                 if first_with.setdefault(sha256, candidate.name) != candidate.name:
                     candidate.exit = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")
                     continue
-                filters, text = profile.library.filters, candidate.text
+                filters, text = profile.library.filters, candidate.known and candidate.known.text
                 if text is None and cache is not None:
                     text = (cache.get(key_of(reading_form(sha256, ocr_id))) or {}).get("text")
                 todo.append((candidate, sha256))
@@ -613,9 +591,7 @@ def _read_all(
                     cache.put(reading_form(sha256, ocr_id), {"text": reading.text})
                 candidate.exit = reading.exit
                 if reading.exit is None:
-                    candidate.meme = _meme(candidate, sha256, reading, profile)
-                    with files.atomic_path(run_dir / candidate.meme.file) as target:
-                        target.write_bytes(reading.normal)
+                    candidate.meme = _meme(candidate, sha256, reading, profile, run_dir)
                     done += 1
                     shown.update()
     copies = {c.meme.file for c in order if c.meme}
@@ -624,26 +600,30 @@ def _read_all(
             path.unlink()
 
 
-def _meme(candidate: Candidate, sha256: str, reading: Reading, profile: Profile) -> Meme:
-    is_example, text = bool(candidate.meme_id), reading.text or ""
-    meme_id = candidate.meme_id or sha256[:12]
+def _meme(candidate: Candidate, sha256: str, reading: Reading, profile: Profile, run_dir: Path) -> Meme:
+    """The record of a candidate that becomes a meme; its copy is written."""
+    known, text = candidate.known, WRAP.sub("", reading.text or "")
+    meme_id = known.meme_id if known else sha256[:12]
+    measured = _with_copy(meme_id, sha256, reading, profile, run_dir)
+    if known:
+        return known.model_copy(update=measured)
     return Meme(
-        source="drawn" if is_example else "user image",
-        profile=profile.name,
-        seed=profile.seed,
-        meme_id=meme_id,
-        file=f"memes/{meme_id}.png",
-        text=text if is_example else WRAP.sub("", text),
-        text_source="known" if is_example else ("ocr" if text else "none"),
-        picture_note=candidate.picture_note,
-        gloss=candidate.gloss,
-        origin=candidate.origin,
-        sha256=sha256,
-        phash=f"{reading.phash:016x}",
-        width=reading.size[0],
-        height=reading.size[1],
-        licence=LICENCE if is_example else "",
-    )
+        source="user image", meme_id=meme_id, text=text, text_source="ocr" if text else "none",
+        picture_note=candidate.picture_note, origin=candidate.origin, **measured,
+    )  # fmt: skip
+
+
+def _with_copy(
+    meme_id: str, sha256: str, reading: Reading, profile: Profile, run_dir: Path
+) -> dict[str, Any]:
+    """Write the normalised copy of a picture; the fields of its meme that tell of picture and run."""
+    file, (width, height) = f"memes/{meme_id}.png", reading.size
+    with files.atomic_path(run_dir / file) as target:
+        target.write_bytes(reading.normal)
+    return {
+        "file": file, "sha256": sha256, "phash": f"{reading.phash:016x}", "width": width, "height": height,
+        "profile": profile.name, "seed": profile.seed,
+    }  # fmt: skip
 
 
 Pair = tuple[Candidate, Candidate]
@@ -651,12 +631,12 @@ Pair = tuple[Candidate, Candidate]
 
 def _leave_out_near_duplicates(candidates: Sequence[Candidate]) -> tuple[list[Pair], list[Pair]]:
     """Mark near duplicates, of which the largest stays; pairs of who stays and who leaves; doubtful pairs."""
-    order = sorted(candidates, key=lambda c: (not c.meme_id, -c.meme.width * c.meme.height, c.name))
+    order = sorted(candidates, key=lambda c: (not c.known, -c.meme.width * c.meme.height, c.name))
     near, doubtful = (
         [(order[i], order[j]) for i, j in pairs]
         for pairs in near_duplicates([int(c.meme.phash, 16) for c in order], [c.meme.text for c in order])
     )
-    near = [(first, other) for first, other in near if not (other.meme_id or other.kept_by_hand)]
+    near = [(first, other) for first, other in near if not (other.known or other.kept_by_hand)]
     for first, other in near:
         other.exit = Exit(NEAR, f"near duplicate of {first.name}")
     stay = [(first, other) for first, other in doubtful if not (first.exit or other.exit)]

@@ -6,7 +6,6 @@ strategy or a score: items are chosen by seed, and the key that says what stands
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,7 +18,6 @@ from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Text
 
 KEY = ["form", "item", "dialogue_id", "turn", "strategy", "meme_id"]
-ITEMS = 100
 COMPARED = ("reranked", "learned", "greedy", "random_same_turns")
 """The strategies that people are asked about; of a run that has none of them, its own."""
 WINDOW = 8
@@ -33,9 +31,6 @@ _ASKED = (
 )
 SCALES = dict(zip(DIMENSIONS, _ASKED, strict=True))
 """Name, question and English gloss of each dimension; the questions are those that judges are asked."""
-Place = tuple[str, int, str]
-"""Dialogue, turn and meme: what a judge scored and a person may have rated."""
-RATED = (*DIMENSIONS, "overall")
 
 
 class FormError(MemecmdError, ValueError):
@@ -96,33 +91,28 @@ def choose(
     dialogues: Mapping[str, Dialogue],
     *,
     seed: int,
-    n_items: int = ITEMS,
+    n_items: int = 100,
 ) -> Form:
     """Choose up to `n_items` items, as many for each strategy: a simple random sample of its placements.
 
     A meme that two strategies placed at the same turn is shown once and counts for both.
     """
     rng = statistics.rng(seed, "rating form", "rating")
-    placed: dict[str, list[Place]] = {}
-    for p in sorted(placements, key=lambda p: (p.strategy, p.dialogue_id, p.turn)):
-        placed.setdefault(p.strategy, []).append((p.dialogue_id, p.turn, p.meme_id))
-    shuffled = [[(name, of[i]) for i in rng.permutation(len(of))] for name, of in placed.items()]
-    drawn: dict[Place, list[str]] = {}
-    for strategy, place in filter(None, chain.from_iterable(zip_longest(*shuffled))):
-        if place not in drawn and len(drawn) == n_items:
-            break
-        drawn.setdefault(place, []).append(strategy)
-    order = [list(drawn)[i] for i in rng.permutation(len(drawn))]
+    placed = pd.DataFrame([p.model_dump(include=set(KEY)) for p in placements])[KEY[2:]]
+    placed = placed.sort_values(["strategy", "dialogue_id", "turn"]).sample(frac=1, random_state=rng)
+    # One of each strategy after the other, up to the first place that would be one too many.
+    placed["round"] = placed.groupby("strategy").cumcount()
+    placed = placed.sort_values(["round", "strategy"])
+    place = ["dialogue_id", "turn", "meme_id"]
+    placed = placed[placed.groupby(place, sort=False).ngroup().cummax() < n_items]
+    shown = placed[place].drop_duplicates().sample(frac=1, random_state=rng)
+    shown["item"] = [_digest(seed, row) for row in shown.itertuples(index=False, name=None)]
     items = tuple(
-        Item(_digest(seed, place), place[2], _lines(dialogues[place[0]], place[1])) for place in order
+        Item(row.item, row.meme_id, _lines(dialogues[row.dialogue_id], row.turn))
+        for row in shown.itertuples()
     )
     name = _digest(seed, items)
-    rows = [
-        (name, item.item, *place[:2], strategy, place[2])
-        for item, place in zip(items, order, strict=True)
-        for strategy in drawn[place]
-    ]
-    return Form(name, items, pd.DataFrame(rows, columns=KEY))
+    return Form(name, items, shown.merge(placed).assign(form=name)[KEY])
 
 
 def _digest(*parts: object) -> str:
@@ -139,15 +129,20 @@ def _lines(dialogue: Dialogue, turn: int) -> tuple[tuple[str, str, str], ...]:
     return tuple(lines)
 
 
+def _bubbles(lines: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
+    """Lines of an `Item` as the pages draw them; a sign tells the names apart."""
+    signs = drawing.initials(name for _, name, _ in lines)
+    return [{"side": side, "sign": signs[name], "text": text} for side, name, text in lines]
+
+
 def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path, by_models: bool) -> None:
     """Write the form as one HTML file; pictures lie in `folder`. `by_models`: models wrote the chats."""
     questions = [dict(zip(("name", "title", "asked", "gloss"), (n, *SCALES[n]), strict=True)) for n in SCALES]
     items = []
     for item in form.items:
-        meme, signs = memes[item.meme_id], drawing.initials(name for _, name, _ in item.lines)
+        meme = memes[item.meme_id]
         url = pictures.thumbnail(folder / meme.file, 280)
-        lines = [{"side": side, "sign": signs[name], "text": text} for side, name, text in item.lines]
-        items.append({"item": item.item, "url": url, "alt": meme.words, "lines": lines})
+        items.append({"item": item.item, "url": url, "alt": meme.words, "lines": _bubbles(item.lines)})
     columns = list(HumanRating.model_fields)
     payload = {"form": form.form, "columns": columns, "questions": questions, "items": items}
     page = files.templates().get_template("rating_form.html.j2")
@@ -163,24 +158,19 @@ def write_grading_page(
     `urls` is shown in words.
     """
     turns, memes = ({row["id"]: row for row in rows} for rows in zip(*pairs, strict=True))
-    shown = []
-    for turn in turns.values():
-        before, me = turn["before"][1 - WINDOW :], turn["speaker"]
-        signs = drawing.initials([line["speaker"] for line in before] + [me])
-        lines = [
-            {"side": "right" if name == me else "left", "sign": signs[name], "text": text}
-            for name, text in [*((line["speaker"], line["text"] or "…") for line in before), (me, "")]
-        ]
-        shown.append({"key": [turn["dialogue"], turn["turn"]], "lines": lines})
-    known = [
-        {"id": name, "url": urls.get(name, ""),
-         "alt": "\n".join(filter(None, (meme["picture"], meme["caption"]))) or meme["text"]}
+    shown = {}
+    for name, turn in turns.items():
+        me, before = turn["speaker"], turn["before"][1 - WINDOW :]
+        said = [*((line["speaker"], line["text"] or "…") for line in before), (me, "")]
+        lines = [("right" if who == me else "left", who, text) for who, text in said]
+        shown[name] = {"key": [turn["dialogue"], turn["turn"]], "lines": _bubbles(lines)}
+    known = {
+        name: {"url": urls.get(name, ""),
+               "alt": "\n".join(filter(None, (meme["picture"], meme["caption"]))) or meme["text"]}
         for name, meme in memes.items()
-    ]  # fmt: skip
-    turn_at, meme_at = ({name: place for place, name in enumerate(rows)} for rows in (turns, memes))
-    items = [[turn_at[turn["id"]], meme_at[meme["id"]]] for turn, meme in pairs]
-    payload = {"columns": [*grades.COLUMNS, "grader"], "turns": shown, "memes": known, "items": items}
-    payload["form"] = _digest(shown, known, items)
+    }  # fmt: skip
+    payload = {"turns": shown, "memes": known, "items": [[turn["id"], meme["id"]] for turn, meme in pairs]}
+    payload |= {"form": _digest(*payload.values()), "columns": [*grades.COLUMNS, "grader"]}
     page = files.templates().get_template("grading_page.html.j2")
     files.write_text(target, page.render(payload=payload))
 
@@ -191,22 +181,18 @@ def write_grading_page(
 def read_answers(folder: Path, kind: type[BaseModel]) -> pd.DataFrame:
     """The answers of one kind, `HumanRating` or `Vote`, in the CSV files of a folder, the latest last.
 
-    A file with a column `vote` holds votes. `FormError` names file and row of what cannot be read.
+    A file with a column `vote` holds votes. `FormError` names file and line of what cannot be read.
     """
     found = []
     for path in sorted(folder.glob("*.csv")):
-        try:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        except ValueError as error:
-            raise FormError(f"{path.name} is not a table ({error}): save it as CSV in UTF-8") from error
+        table = files.read_table(path, ("rater", "at"))
         if ("vote" in table) != (kind is Vote):
             continue
-        for number, cells in enumerate(table.to_dict("records"), start=2):
+        for line, cells in table.iterrows():
             try:
-                given = {name: cell for name, cell in cells.items() if cell.strip()}
-                found.append(kind.model_validate(given).model_dump())
+                found.append(kind.model_validate(dict(cells[cells.str.strip() != ""])).model_dump())
             except ValidationError as error:
-                raise FormError(f"{path.name} row {number}: {error}; correct or remove it") from error
+                raise FormError(f"{path.name} line {line}: {error}; correct or remove it") from error
     return pd.DataFrame(found, columns=list(kind.model_fields)).sort_values("at")
 
 
@@ -246,7 +232,7 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
         answers, left_out = collect(folder, form)
         tables = ratings_summary(answers, form.key)
         if len(answers):
-            (alpha,) = tables["alpha"].query("scale == 'overall'").alpha
+            (alpha,) = tables["alpha"].alpha
             verdict = (
                 f"{answers.rater.nunique()} person(s) gave {len(answers)} answers. Krippendorff's alpha of "
                 f"the overall score: {alpha}."
@@ -267,27 +253,28 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
 def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Two tables of what people say; none where nobody rated. Intervals (95 %) are over dialogues.
 
-    `alpha`: Krippendorff's, of each scale. `means`: by strategy, of the items' means over raters, so that an
-    item rated by many counts once.
+    `alpha`: Krippendorff's, of the overall score, which is an answer's mean over `DIMENSIONS`. `means`: by
+    strategy, of the items' means over raters, so that an item rated by many counts once.
     """
     if not len(answers):
         return {}
     given = answers.assign(overall=answers[list(DIMENSIONS)].mean(axis=1))
+    of_item = given.groupby("item").overall.agg(["mean", "size"])
     key = key[key.item.isin(given.item)]
-    behind = key.drop_duplicates("item").set_index("item")
-    by_item, counts = given.groupby("item")[list(RATED)].mean(), given.groupby("item").size()
-    alphas, means = [], []
-    for scale in RATED:
-        wide = given.pivot(index="rater", columns="item", values=scale)
-        alpha = statistics.cluster_alpha(wide.to_numpy(), behind.dialogue_id[wide.columns].tolist())
-        alphas.append((scale, len(wide), alpha, alpha.n, alpha.clusters))
+    dialogue = key.drop_duplicates("item").set_index("item").dialogue_id
+    wide = given.pivot(index="rater", columns="item", values="overall")
+    alpha = statistics.cluster_alpha(wide.to_numpy(), dialogue[wide.columns].tolist())
+    means = []
     for strategy, mine in key.groupby("strategy"):
-        for scale in RATED:
-            mean = statistics.cluster_mean(by_item[scale][mine.item].tolist(), mine.dialogue_id.tolist())
-            means.append((strategy, scale, counts[mine.item].sum(), mean, mean.n, mean.clusters))
+        rated = of_item.loc[mine.item]
+        mean = statistics.cluster_mean(rated["mean"].tolist(), mine.dialogue_id.tolist())
+        means.append((strategy, rated["size"].sum(), mean, mean.n, mean.clusters))
+    columns = ["items", "dialogues"]
     return {
-        "alpha": pd.DataFrame(alphas, columns=["scale", "raters", "alpha", "items", "dialogues"]),
-        "means": pd.DataFrame(means, columns=["strategy", "scale", "ratings", "mean", "items", "dialogues"]),
+        "alpha": pd.DataFrame(
+            [(len(wide), alpha, alpha.n, alpha.clusters)], columns=["raters", "alpha", *columns]
+        ),
+        "means": pd.DataFrame(means, columns=["strategy", "ratings", "mean", *columns]),
     }
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import stat
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -89,8 +90,6 @@ def decode_bytes(data: bytes) -> Image.Image:
                 return _first_with_something(image)
     except ImageRejected:
         raise
-    except (Image.DecompressionBombError, MemoryError) as error:
-        raise ImageRejected("too many pixels to decode it", str(error)) from error
     except UnidentifiedImageError as error:
         raise ImageRejected("not an image", f"none of {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders meet hostile bytes and raise almost anything
@@ -103,7 +102,10 @@ def _first_with_something(image: Image.Image) -> Image.Image:
         image.seek(number)
         image.load()
         _check_size(*image.size)  # a GIF frame may enlarge the canvas
-        frame = _to_rgb(_turned(image))
+        turned = image
+        with suppress(Exception):  # broken EXIF does not spoil the picture
+            turned = ImageOps.exif_transpose(image)
+        frame = _to_rgb(turned)
         if any(high - low > SEEN for low, high in frame.getextrema()):
             return frame
     raise ImageRejected("only one colour", "the picture is empty")
@@ -127,13 +129,6 @@ def _check_size(width: int, height: int) -> None:
         raise ImageRejected("too many pixels", f"{width:,} x {height:,} (limit {MAX_PIXELS:,})")
     if min(width, height) < MIN_SIDE:
         raise ImageRejected("too small", f"{width} x {height} (least side {MIN_SIDE})")
-
-
-def _turned(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # broken EXIF does not spoil the picture
-        return image
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -166,12 +161,10 @@ def readable(path: Path) -> str:
     Archives packed on Chinese Windows leave GBK bytes as file names; they are read as such.
     """
     raw = os.fsencode(path.as_posix())
-    for encoding in ("utf-8", "gb18030"):
-        try:
-            return raw.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    return raw.decode("utf-8", "replace")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("gb18030", "replace")
 
 
 def look_through(folder: Path) -> list[Path]:
@@ -212,18 +205,11 @@ def _is_candidate(path: Path) -> bool:
 # --- pictures on pages
 
 
-def png_bytes(image: Image.Image) -> bytes:
-    """PNG without metadata: the same picture gives the same bytes."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", compress_level=3)
-    return buffer.getvalue()
-
-
-def picture_url(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **options: int) -> str:
-    """Data URL of a picture; `options` are those with which Pillow saves the kind."""
+def encoded(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **options: int) -> bytes:
+    """The file of a picture as bytes; `options` are those with which Pillow saves the kind."""
     buffer = io.BytesIO()
     picture.save(buffer, kind, **options)
-    return data_url(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def thumbnail(path: Path, side: int) -> str:
@@ -231,4 +217,4 @@ def thumbnail(path: Path, side: int) -> str:
     with Image.open(path) as opened:
         picture = on_ground(opened)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return picture_url(picture, "WEBP", quality=60, method=4)
+    return data_url(encoded(picture, "WEBP", quality=60, method=4))

@@ -16,7 +16,7 @@ import pandas as pd
 from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import NONE, GroundTruth, Key, load_truth, read_grades, truth_of_run
-from memecmd_utils.library import drawn_memes, example_memes
+from memecmd_utils.library import drawn_memes
 from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves, pad
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
@@ -66,9 +66,9 @@ def untouched_splits(example: Split) -> Iterator[Split]:
 
     None that is not graded, and none where the run has another library than the example's.
     """
-    known = {row.meme_id for row in example_memes()}
+    known = drawn_memes()
     old = {name: meme for name, meme in example.memes.items() if name in known}
-    for folder in (paths.example / name for name in UNTOUCHED if known == old.keys()):
+    for folder in (paths.example / name for name in UNTOUCHED if known.keys() == old.keys()):
         new = drawn_memes(folder)
         annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
         split = Split(folder.name, dialogues_of(folder), {**old, **new}, annotations, load_truth(folder))

@@ -244,7 +244,7 @@ def test_a_vote_that_cannot_be_read_is_named(tmp_path) -> None:
         "likes,news-a,2,m1,v,2026-01-01T00:00:00Z\n",
         encoding="utf-8",
     )
-    with pytest.raises(people.FormError, match=r"votes\.csv row 3: .*\nvote\n"):
+    with pytest.raises(people.FormError, match=r"votes\.csv line 3: .*\nvote\n"):
         people.read_answers(tmp_path, people.Vote)
 
 

@@ -1,6 +1,5 @@
 """The rating form, its key and its answers. All answers here are made up."""
 
-import json
 import re
 from collections import Counter
 from datetime import timedelta
@@ -39,28 +38,20 @@ def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
 # --- the page
 
 
-def scripts(text: str) -> list[str]:
-    return re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
-
-
-def written(folder, made) -> str:
+def written(folder, made):
     meme_files(folder)
     people.write_page(folder / "form.html", made, MEMES, folder, by_models=True)
-    return (folder / "form.html").read_text(encoding="utf-8")
+    return folder / "form.html"
 
 
-def test_the_page_gives_nothing_away_and_needs_nothing_from_outside(tmp_path) -> None:
+def test_the_page_gives_nothing_away(tmp_path) -> None:
     made = form()
-    text = written(tmp_path, made)
+    text = written(tmp_path, made).read_text(encoding="utf-8")
     plain = re.sub(r"data:image/webp;base64,[\w+/=]+", "", text)
     assert not [name for name in (*QUALITY, "strateg", "made-", *MEMES, "threshold") if name in plain]
-    assert set(made.key.item) == {item["item"] for item in json.loads(scripts(text)[0])["items"]}
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)[1]
-    assert policy.startswith("default-src &#39;none&#39;") and "http" not in policy
-    assert not re.search(r"https?://|fetch\(|XMLHttp|import\(|url\(", text)
-    outside = re.sub(r"(<script[^>]*>).*?</script>", r"\1", text, flags=re.DOTALL)
-    assert not re.search(r"<[^>]*\s(src|href|action)=", outside)
-    assert "Language models wrote the chats" in text
+    assert all(item in plain for item in made.key.item) and "Language models wrote the chats" in text
+    assert not re.search(r"https?://|fetch\(|XMLHttp|import\(|url\(", plain), "nothing from outside"
+    assert re.search(r'http-equiv="Content-Security-Policy" content="default-src &#39;none&#39;', text)
 
 
 # --- answers
@@ -74,11 +65,10 @@ def test_answers_are_read_as_they_were_written_also_by_a_spreadsheet(tmp_path) -
     text = file.read_text(encoding="utf-8")
     file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
     assert people.collect(tmp_path, made)[0].equals(found)
-    file.write_bytes(text.replace("r1", "甲").encode("gb18030"))
-    with pytest.raises(FormError, match="UTF-8"):
-        people.collect(tmp_path, made)
+    file.write_bytes(text.replace("r1", "甲").replace(",", ";").encode("gb18030"))
+    assert set(people.collect(tmp_path, made)[0].rater) == {"甲", "r2", "r3"}
     write_answers(file, answers(made).head(2).assign(humor_effect=[50.0, 101.0]))
-    with pytest.raises(FormError, match=r"(?s)answers\.csv row 3: .*humor_effect"):
+    with pytest.raises(FormError, match=r"(?s)answers\.csv line 3: .*humor_effect"):
         people.collect(tmp_path, made)
 
 
@@ -106,20 +96,19 @@ def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypa
     run.save(placements(of), schemas.Placement)
     made, text = people.people_of_run(run)
     assert max(made.key.groupby(["dialogue_id", "strategy"]).size()) > 1, "not the judges' sample"
-    assert text == "No person has rated this run." and made.form in (
-        run.report / "rating_form.html"
-    ).read_text(encoding="utf-8")
+    page = (run.report / "rating_form.html").read_text(encoding="utf-8")
+    assert text == "No person has rated this run." and made.form in page
     assert pd.read_csv(run.read("rating_key.csv")).item.tolist() == made.key.item.tolist()
-    write_answers(tmp_path / "raw" / "ratings" / run.profile.name / "a.csv", answers(made))
     given = answers(made)
+    write_answers(tmp_path / "raw" / "ratings" / run.profile.name / "a.csv", given)
     assert "3 person(s) gave" in people.people_of_run(run)[1]
-    liked = given.assign(overall=given[list(DIMENSIONS)].mean(axis=1)).groupby("item").overall.mean()
     tables = people.ratings_summary(given, made.key)
+    row = tables["means"].set_index("strategy").loc["greedy"]
     drawn = made.key[made.key.strategy == "greedy"].item
-    row = tables["means"].query("scale == 'overall' and strategy == 'greedy'").iloc[0]
-    assert row["mean"].value == pytest.approx(liked[drawn].mean())
-    assert (row["items"], row.ratings) == (len(drawn), 3 * len(drawn))
-    assert min(alpha.value for alpha in tables["alpha"].alpha) > 0.5 and set(tables["alpha"].raters) == {3}
+    liked = given.set_index("item")[list(DIMENSIONS)].mean(axis=1).loc[drawn]
+    assert row["mean"].value == pytest.approx(liked.mean()) and row.ratings == 3 * row["items"] == len(liked)
+    (alpha,) = tables["alpha"].itertuples()
+    assert alpha.alpha.value > 0.5 and alpha.raters == 3
     assert (run.report / "tables" / "human_means.csv").is_file()
     run.save([], schemas.Placement)
     assert people.people_of_run(run)[0] is None
@@ -143,9 +132,9 @@ def test_items_by_keyboard_a_reload_and_the_csv(tmp_path, open_browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
     made, folder = form(n_items=3, of=dialogues(text=NASTY)), tmp_path / "downloads"
-    written(tmp_path, made)
+    page = written(tmp_path, made)
     with open_browser(1200, 900, folder) as driver:
-        driver.get((tmp_path / "form.html").as_uri())
+        driver.get(page.as_uri())
         keys(driver, Keys.TAB)  # from the top of the page to the name
         keys(driver, "rater-1", Keys.TAB, " ", Keys.TAB, " ", Keys.TAB, Keys.ENTER)
         # The first question has the focus; arrows change by five, End is 100, a blank takes the middle.
@@ -155,22 +144,21 @@ def test_items_by_keyboard_a_reload_and_the_csv(tmp_path, open_browser) -> None:
         browser.reload_until(driver, lambda: driver.execute_script("return state.position") == 1)
         assert by_id(driver, "rater").get_attribute("value") == "rater-1"
         assert not by_id(driver, "consent").is_selected(), "asked again"
-        by_id(driver, "consent").click()
-        by_id(driver, "begin").click()
-        by_id(driver, "back").click()
+        for name in ("consent", "begin", "back"):
+            by_id(driver, name).click()
         assert [by_id(driver, f"o{i}").text for i in range(5)] == ["0", "55", "100", "50", "0"]
         driver.find_element("css selector", "#bar .download").click()
         file = browser.downloaded(folder)
         assert file.name == f"ratings_{made.form}_rater-1.csv"
-        (answer,) = pd.read_csv(file).itertuples()
-        assert [getattr(answer, name) for name in DIMENSIONS] == [0, 55, 100, 50, 0]
-        assert (answer.item, answer.rater, answer.made_up) == (made.items[0].item, "rater-1", 1)
+        answers = people.read_answers(folder, people.HumanRating)
+        assert answers[list(DIMENSIONS)].to_numpy().tolist() == [[0, 55, 100, 50, 0]]
+        assert answers[["item", "rater"]].to_numpy().tolist() == [[made.items[0].item, "rater-1"]]
         assert people.collect(folder, made)[1] == 1, "a trial"
         by_id(driver, "comment").send_keys('=1+1,"<b>')
         assert """'=1+1,""<b>""" in driver.execute_script("return csvText()")
         shown = [bubble.text for bubble in driver.find_elements("css selector", ".bubble")]
         assert shown and all("</script><img src=x onerror=alert(1)><!--" in text for text in shown)
-        assert browser.on_a_phone(driver, (tmp_path / "form.html").as_uri()) == 0
+        assert browser.on_a_phone(driver, page.as_uri()) == 0
 
 
 # --- the page for grades
@@ -207,4 +195,3 @@ def test_memes_are_graded_by_key_and_read_as_a_table_of_grades(tmp_path, open_br
         assert [(g.turn, g.meme_id, g.grade, g.grader) for g in found] == [
             (2, "m1", 2, "grader"), (3, "m1", 0, "grader"), (3, "m2", 1, "grader"),
         ]  # fmt: skip
-        assert browser.on_a_phone(driver, page.as_uri()) == 0

@@ -118,7 +118,7 @@ async def annotate(
 
 
 def _picture_url(path: Path) -> str:
-    return pictures.picture_url(pictures.decode(path), "JPEG", quality=95)
+    return files.data_url(pictures.encoded(pictures.decode(path), "JPEG", quality=95))
 
 
 def _fields(specs: Sequence[PromptSpec], answers: Sequence[Answer]) -> dict[str, Any]:
