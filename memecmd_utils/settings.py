@@ -17,7 +17,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
     PrivateAttr,
     StringConstraints,
     ValidationError,
@@ -28,6 +27,7 @@ from pydantic import (
 
 from memecmd_utils import files
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.schemas import STRATEGIES
 
 
 class Setting(BaseModel):
@@ -61,6 +61,8 @@ Named = Annotated[str, StringConstraints(pattern=r"\S")]
 """A text that is not empty."""
 Once = AfterValidator(_each_once)
 Some = Field(min_length=1)
+Count = Annotated[int, Field(ge=0, strict=True)]
+Turns = Annotated[int, Field(ge=2, strict=True)]
 
 
 def checked_address(text: str) -> str:
@@ -150,16 +152,6 @@ class Filters(Setting):
     """Characters that were read from the image: above it are pages of text."""
 
 
-class TemplateAnnotation(Setting):
-    """How template memes are annotated (2501.13851, Section 3 and Appendix A)."""
-
-    context: bool = True
-    """Whether the template's "about" text is given."""
-    sample: int | None = Field(200, ge=1)
-    """Memes to annotate, drawn by seed and template, by a model that sees among those with a picture; None:
-    all, which costs what `make templates` says."""
-
-
 class MtrclipSettings(Setting):
     """Fine-tuning and measuring CLIP for meme-text retrieval (2501.13851, Section 4)."""
 
@@ -188,38 +180,6 @@ class MtrclipSettings(Setting):
     learning_rate: float = Field(1e-5, gt=0)
 
 
-class AnnotationMetrics(Setting):
-    """Weights of the metrics of Table 10 (2501.13851)."""
-
-    bertscore: str | None = None
-    """Encoder of BERTScore by hub name or folder, `roberta-large` in the paper; None: not computed."""
-    bertscore_layer: int = Field(17, ge=1)
-    """Layer that is compared: 17 is that of `roberta-large`."""
-
-
-def _turns(value: Any) -> Any:
-    """A number of turns, or several different ones; ValueError in one sentence."""
-    numbers = value if isinstance(value, list) else [value]
-    if not numbers or len(set(map(str, numbers))) < len(numbers) or not all(map(_is_count, numbers)):
-        raise ValueError("it must be a number of turns from 2 on, or a list of different ones")
-    if min(numbers) < 2:
-        raise ValueError("a dialogue has at least 2 turns")
-    return value
-
-
-def _counts(value: Any) -> Any:
-    """A number of dialogues, or one for each length of `n_turns` by kind; ValueError in one sentence."""
-    lists = value.values() if isinstance(value, dict) else [[value]] if value is not None else []
-    known = not isinstance(value, dict) or value.keys() <= {"news", "role"}
-    if not known or not all(isinstance(n, list) and all(map(_is_count, n)) for n in lists) or value == 0:
-        raise ValueError("it must be a number from 1 on, or {news: [...], role: [...]}, one for each length")
-    return value
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 class LibrarySettings(Setting):
     """Which images become memes (stages 01 and 02)."""
 
@@ -242,13 +202,13 @@ class DialogueSettings(Setting):
     """topic=URL each, or one YAML file such as data/feeds.yaml."""
     dialogues: Named | None = None
     """A file of one's own dialogues, taken in place of generated ones."""
-    n_dialogues: Annotated[int | dict[str, list[int]] | None, PlainValidator(_counts)] = None
+    n_dialogues: Annotated[Count, Field(ge=1)] | dict[Literal["news", "role"], list[Count]] | None = None
     """At most so many; or, where `n_turns` is a list, how many of each kind and length."""
     n_news: int = Field(24, ge=0)
     n_role_pairs: int = Field(23, ge=0, le=23)
     scenarios_per_pair: int = Field(1, ge=1)
     scenario_similarity_cap: float = Field(0.93, gt=0, le=1)
-    n_turns: Annotated[int | list[int], PlainValidator(_turns)] = 18
+    n_turns: Turns | Annotated[list[Turns], Some, Once] = 18
     """Turns of every dialogue, of which Table 1 takes prefixes; a list: lengths of separate dialogues."""
     max_utterance_chars: int = Field(25, ge=4)
     phases: Phases = "ours"
@@ -311,10 +271,7 @@ class ModelSettings(Setting):
     """Address of a Dask scheduler; None: a cluster on this machine."""
 
 
-Strategy = Literal[
-    "greedy", "sampling", "random", "random_same_turns", "learned", "reranked",
-    "released_greedy", "released_sampling", "released_random",
-]  # fmt: skip
+Strategy = Literal[*STRATEGIES]  # type: ignore[valid-type]
 
 
 class RetrievalSettings(Setting):
@@ -366,8 +323,15 @@ class Cm50Settings(Setting):
     figmemes: str | None = None
     figmemes_labels: str | None = None
     """The labels of FigMemes, which its makers give out through a form."""
-    annotation: TemplateAnnotation = Field({}, validate_default=True)
-    metrics: AnnotationMetrics = Field({}, validate_default=True)
+    context: bool = True
+    """Whether an annotator is given the template's "about" text."""
+    sample: int | None = Field(200, ge=1)
+    """Memes to annotate, drawn by seed and template, by a model that sees among those with a picture; None:
+    all, which costs what `make templates` says."""
+    bertscore: str | None = None
+    """Encoder of BERTScore by hub name or folder, `roberta-large` in the paper; None: not computed."""
+    bertscore_layer: int = Field(17, ge=1)
+    """Layer that is compared: 17 is that of `roberta-large`."""
 
 
 class ProfileError(MemecmdError, ValueError):
@@ -409,7 +373,6 @@ class Profile(Setting):
 
     def replace(self, **settings: Any) -> "Profile":
         """The profile with other values of these settings, named as in `SET=` and checked anew."""
-        _check_own_dialogues(_laid_over({}, settings))
         changed = _validated(_laid_over(self.model_dump(exclude_unset=True), settings))
         changed._file = self._file
         return changed
@@ -487,15 +450,10 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     if not path.is_file():
         have = ", ".join(sorted(p.stem for p in paths.profiles.glob("*.yaml")))
         raise ProfileError(f"no profile {name!r}; there are: {have}")
-    if not NAME.fullmatch(path.stem):
-        raise ProfileError(f"{path.name!r} names runs and their folders: rename it to letters and digits")
-    shipped = paths.profiles / f"{path.stem}.yaml"
-    if shipped.is_file() and not shipped.samefile(path):
-        raise ProfileError(f"two profiles are named {path.stem!r}, and so are their runs: rename {path}")
-    in_file = _read_mapping(path)
-    for values in (in_file, _laid_over({}, settings or {})):
-        _check_own_dialogues(values)
-    merged = _laid_over(in_file, settings or {})
+    other = paths.profiles / f"{path.stem}.yaml"
+    if not NAME.fullmatch(path.stem) or (other.is_file() and not other.samefile(path)):
+        raise ProfileError(f"{path} names runs: rename it to letters and digits that no other profile has")
+    merged = _laid_over(_read_mapping(path), settings or {})
     if "name" in merged:
         raise ProfileError("'name' cannot be set: a profile is named by its file")
     profile = _validated({"name": path.stem, **merged})
@@ -516,21 +474,6 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ProfileError(f"{path.name}: a profile is a mapping of keys to values")
     return {key: value for key, value in values.items() if value is not None}
-
-
-GENERATED = ("news", "feeds", "n_news", "n_role_pairs", "scenarios_per_pair", "scenario_similarity_cap")
-"""Settings of dialogues that are generated: with `dialogues` none is."""
-
-
-def _check_own_dialogues(values: Mapping[str, Any]) -> None:
-    """Raise `ProfileError` where a file, or `SET=`, names dialogues of one's own and how to generate some."""
-    group = values.get("dialogue")
-    if isinstance(group, dict) and group.get("dialogues"):
-        dropped = [key for key in GENERATED if group.get(key)]
-        if dropped:
-            raise ProfileError(
-                f"`dialogues` takes the place of generated dialogues: leave out {' and '.join(dropped)}"
-            )
 
 
 def _laid_over(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -564,23 +507,24 @@ def _validated(values: dict[str, Any]) -> Profile:
 
 def _explain(error: ValidationError) -> str:
     """A line for each key that is wrong: what it may be, or which keys there are."""
-    lines, is_unknown = [], False
+    unknown: list[str] = []
+    told: dict[str, list[str]] = {}
     for problem in error.errors(include_input=False, include_url=False):
-        place = [str(part) for part in problem["loc"] if part not in ALTERNATIVES]
+        place = [str(part) for part in problem["loc"] if not ALTERNATIVE.fullmatch(str(part))]
         where = ".".join(place) or "profile"
         if problem["type"] == "extra_forbidden":
-            is_unknown = True
-            lines.append(f"unknown key {where!r}")
+            unknown.append(f"unknown key {where!r}")
         elif problem["type"] != "default_factory_not_called":
-            lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
-    if is_unknown:  # all but the parts of other settings
+            told.setdefault(where, []).append(problem["msg"].removeprefix("Value error, "))
+    lines = [*unknown, *(f"{where}: {' or '.join(messages)}" for where, messages in told.items())]
+    if unknown:  # all but the parts of other settings
         known = (".".join(place) for place in PLACES if place == ("seed",) or len(place) == 2)
         lines.append(f"known keys: {', '.join(known)}")
     return "\n".join(lines)
 
 
-ALTERNATIVES = ("float", "int", "str", "literal['auto']")
-"""Marks of pydantic for the alternatives of one key: each says for itself why the value is none."""
+ALTERNATIVE = re.compile(r"float|int|str|constrained-int|(?:literal|list|dict|function-\w+)\[.*\]")
+"""How pydantic marks an alternative of a key, each of which says why the value is none."""
 
 
 # --- The run that a profile makes

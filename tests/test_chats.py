@@ -718,8 +718,6 @@ def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) ->
         profile = Profile(name="p").replace(dialogues=str(tmp_path / file))
         (lack,) = doctor.lacks(profile)
         assert lack.startswith("dialogues: ") and file in lack and what in lack and "\n" not in lack
-    with pytest.raises(ProfileError, match=r"`dialogues` takes the place .* leave out "):
-        load_profile("example", parse_settings("dialogues=a.csv scenarios_per_pair=3 news=x.jsonl"))
     own = load_profile("local", parse_settings("dialogues=a.csv n_news=0 n_dialogues=3")).dialogue
     assert (own.n_news, own.n_role_pairs) == (0, 0), "the profile's own numbers do not count"
 

@@ -92,7 +92,7 @@ def test_a_file_that_is_no_profile_or_has_an_odd_name_is_told_in_a_line(own: Pat
     (own / "mine.yaml").touch()
     elsewhere = tmp_path / "mine.yaml"
     elsewhere.write_text("seed: 2\n", encoding="utf-8")
-    with pytest.raises(ProfileError, match="two profiles are named 'mine'"):
+    with pytest.raises(ProfileError, match="rename it"):
         load_profile(str(elsewhere))
     other = load_profile(str(elsewhere.rename(tmp_path / "other.yaml")))
     assert (other.seed, run_name(other)) == (2, "other")

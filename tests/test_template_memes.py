@@ -26,7 +26,7 @@ from memecmd_utils.llm.replies import structured
 from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.schemas import MemeReading, TemplateMeme
-from memecmd_utils.settings import AnnotationMetrics, Profile, ProfileError
+from memecmd_utils.settings import Cm50Settings, Profile, ProfileError
 from memecmd_utils.template_memes import data_sets, prompts, readings
 
 METHOD = appendix.load("07b_templates_with_data")
@@ -306,7 +306,7 @@ def test_the_nearest_template_is_matched_and_checked(monkeypatch) -> None:
 
 # --- metrics and tables -------------------------------------------------------------------------------
 
-CHOSEN = AnnotationMetrics()
+CHOSEN = Cm50Settings()
 
 
 def test_metrics_of_the_field_by_hand() -> None:

@@ -20,7 +20,7 @@ import tiny_models
 from PIL import Image, ImageDraw
 
 from memecmd_utils import embedders
-from memecmd_utils.settings import AnnotationMetrics, MtrclipSettings
+from memecmd_utils.settings import Cm50Settings, MtrclipSettings
 from memecmd_utils.template_memes import recall, tuning
 
 pytestmark = pytest.mark.paper
@@ -161,7 +161,7 @@ def test_kills_processes_and_mini_batches_change_nothing_that_is_learned(
 def test_bertscore_matches_tokens_and_keeps_the_order(torch, tmp_path: Path) -> None:
     texts = ["the dog sleeps", "a cat runs away"]
     bert = str(tiny_models.bert_folder(tmp_path / "bert", " ".join(texts).split()))
-    chosen = AnnotationMetrics(bertscore=bert, bertscore_layer=2)
+    chosen = Cm50Settings(bertscore=bert, bertscore_layer=2)
     other, same = METRICS.bertscore([texts[0], texts[0]], [[texts[1]], [texts[1], texts[0]]], chosen)
     assert same == pytest.approx(1, abs=1e-5), "of several references the best counts"
     one, two = (METRICS.token_vectors(bert, 2)(text) for text in texts)

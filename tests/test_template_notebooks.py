@@ -84,7 +84,7 @@ def test_all_data_sets_and_an_annotator_whose_replies_are_recorded(checkout, mad
     with FaultServer(template_world.annotator).running() as endpoint:
         generator = f"{{base_url: '{endpoint.url}', model: sim, key_env: MY_KEY}}"
         base = " ".join(f"{name}={path}" for name, path in made.items()) + " llm=openai"
-        base += f' cm50.annotation.sample={SAMPLE} models.endpoints.generator="{generator}"'
+        base += f' cm50.sample={SAMPLE} models.endpoints.generator="{generator}"'
         done = Outcome(checkout, f"{base} mode=auto", MY_KEY=KEY)
         assert len(endpoint.bodies) == 2 * SAMPLE
         assert all(AUTHOR not in json.dumps(body) for body in endpoint.bodies)
@@ -128,10 +128,7 @@ def test_with_weights_everything_is_computed_and_replayed_without_them(tmp_path:
         "baselines": [models["baseline"]], "batch_size": 16, "learning_rate": 1e-3,
     }  # fmt: skip
     cm50 = {name: made[name] for name in made if name != "images"}
-    cm50 |= {
-        "annotation": {"sample": SAMPLE},
-        "metrics": {"bertscore": models["bert"], "bertscore_layer": 2},
-    }
+    cm50 |= {"sample": SAMPLE, "bertscore": models["bert"], "bertscore_layer": 2}
     weights = {"OMP_NUM_THREADS": "1", "TORCH_HOME": str(tiny_models.alexnet(tmp_path / "torch"))}
     with FaultServer(template_world.annotator).running() as server:
         endpoint = json.dumps({"base_url": server.url, "key_env": "MY_KEY", "model": "sim", "vision": True})

@@ -55,7 +55,7 @@ def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list
     if len(pool) < len(memes):
         print(f"{len(memes) - len(pool):,} of {len(memes):,} memes have no picture, and none is asked about")
     templates = {meme.meme_id: meme.template for meme in pool}
-    drawn = draw(templates, run.profile.cm50.annotation.sample, run.profile.seed)
+    drawn = draw(templates, run.profile.cm50.sample, run.profile.seed)
     return [meme for meme in pool if meme.meme_id in drawn]
 
 
@@ -74,7 +74,7 @@ async def annotate(
     attempts, is kept with the reason in `unscored` and empty texts. `context` is true where an "about" text
     was given in every pass.
     """
-    wanted = profile.cm50.annotation.context
+    wanted = profile.cm50.context
     with_context = all(spec.gives_context(wanted) for spec in specs)
     sha256 = llm_prompts.prompt_sha256(*(f"template_{spec.file}" for spec in specs))
     there = data_sets.pictures_below(folder) if folder else {}
