@@ -9,10 +9,12 @@ its id and the category and nothing else of it.
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Literal
+
+import pandas as pd
+from pydantic import create_model
 
 from memecmd_utils import library, statistics
 from memecmd_utils.files import StageOutputError
@@ -26,8 +28,6 @@ UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
 LIKENESS = 0.8
 """Share of common text (`library.similarity`) from which on S- says what S+ says."""
-COMPARED = 300
-"""Characters of a text that are compared: sixty are asked for."""
 _CANNOT = (
     r"(?:但?我)?(?:目前|暂时)?(?:无法|不能|没法|没有办法|拒绝)(?:直接|继续)?"
     r"(?:看到?|查看|识别|读取|打开|描述|分析|评论|判断|提供|回答|协助|帮助|处理|完成|满足|生成|标注|解释)"
@@ -49,30 +49,19 @@ OPENING, OFTEN = 4, 0.1
 """Characters of an opening, and the share of a library from which on it is no accident that texts have it."""
 
 
-class CheckedAnnotationReply(AnnotationReply):
-    """The four dimensions and the safety flag, as asked of the annotator with `flag_unsafe`."""
-
-    # A closed list, and no free text: a reason in words could repeat what should not be passed on.
-    unsafe: Literal["none", "abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other"]
-
-
-class CheckedSeenAnnotationReply(CheckedAnnotationReply, SeenAnnotationReply):
-    """The same of an annotator that sees."""
+# A closed list, and no free text: a reason in words could repeat what should not be passed on.
+Unsafe = Literal["none", "abuse", "hate", "sexual", "violence", "self_harm", "illegal", "other"]
 
 
 def reply_schema(sees: bool, flag_unsafe: bool) -> type[AnnotationReply]:
-    """What an annotator is asked for."""
-    plain, checked = (
-        (SeenAnnotationReply, CheckedSeenAnnotationReply)
-        if sees
-        else (AnnotationReply, CheckedAnnotationReply)
+    """What an annotator is asked for: the four dimensions, what it sees first, and the safety flag last."""
+    plain = SeenAnnotationReply if sees else AnnotationReply
+    # The name is a part of the keys of recorded answers.
+    return (
+        create_model(f"Checked{plain.__name__}", __base__=plain, unsafe=(Unsafe, ...))
+        if flag_unsafe
+        else plain
     )
-    return checked if flag_unsafe else plain
-
-
-def prompt_files(flag_unsafe: bool) -> tuple[str, ...]:
-    """Names of the prompt files behind an annotation."""
-    return ("annotation_examples", "annotation", *(["annotation_checked"] if flag_unsafe else []))
 
 
 def annotation_request(
@@ -115,6 +104,7 @@ async def annotate(
     `UNCHECKED`. `StageOutputError` where no meme has an annotation.
     """
     flag_unsafe = profile.library.flag_unsafe
+    prompt_files = ["annotation_examples", "annotation", *(["annotation_checked"] if flag_unsafe else [])]
 
     async def annotated(meme: Meme) -> Annotation:
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
@@ -133,7 +123,7 @@ async def annotate(
             source=answer.source,
             profile=profile.name,
             unsafe=unsafe.replace("none", ""),
-            prompt_sha256=authored.prompt_sha256(answer.source, *prompt_files(flag_unsafe)),
+            prompt_sha256=authored.prompt_sha256(answer.source, *prompt_files),
             seed=seed,
             **texts,
         )
@@ -160,9 +150,9 @@ def read_annotation(reply: Reply, request: Request) -> AnnotationReply:
     told = re.findall(r"^- \w+：(.+)$", items, re.MULTILINE)
     for message in request.messages:
         told += json.loads(message.text).values() if message.role == "assistant" else ()
-    known = [library.normalise_text(text)[:COMPARED] for text in told]
+    known = [library.normalise_text(text) for text in told]
     for name, text in said.items():
-        text = library.normalise_text(text)[:COMPARED]
+        text = library.normalise_text(text)
         if any(library.alike(text, other, LIKENESS) for other in known):
             raise UnusableReply("echoed prompt", name)
     if broken := repetitions(value):
@@ -182,7 +172,7 @@ def repetitions(value: AnnotationReply) -> list[str]:
     for (first, text), (second, other) in combinations(texts.items(), 2):
         if text == other:
             broken.append(f"{second} 和 {first} 说的一样，四项要各说各的")
-        elif second == "s_minus" and library.alike(text[:COMPARED], other[:COMPARED], LIKENESS):
+        elif second == "s_minus" and library.alike(text, other, LIKENESS):
             broken.append("s_minus 和 s_plus 几乎一样，要写出另外的具体情形")
     return broken
 
@@ -195,14 +185,13 @@ def alike_openings(annotations: Sequence[Annotation]) -> list[str]:
     """
     usable, lines = [a for a in annotations if a.usable], []
     for name in AnnotationReply.model_fields:
-        groups = defaultdict(list)
-        for annotation in usable:
-            opening = library.normalise_text(getattr(annotation, name))[:OPENING]
-            groups[opening].append(annotation.meme_id)
-        for opening, ids in sorted(groups.items(), key=lambda group: -len(group[1])):
-            if len(ids) >= max(3, OFTEN * len(usable)):
-                shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-                lines.append(f"{name} of {len(ids)} of {len(usable)} memes opens with {opening}: {shown}")
+        texts = {a.meme_id: library.normalise_text(getattr(a, name)) for a in usable}
+        openings = pd.Series(texts, dtype=str).str[:OPENING]
+        for opening, n in openings.value_counts().items():
+            if n >= max(3, OFTEN * len(usable)):
+                ids = openings.index[openings == opening]
+                shown = ", ".join(ids[:5]) + (", ..." if n > 5 else "")
+                lines.append(f"{name} of {n} of {len(usable)} memes opens with {opening}: {shown}")
     return lines
 
 

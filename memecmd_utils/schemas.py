@@ -152,7 +152,7 @@ class Annotation(Record):
     unscored: str = ""
     """Why there is no annotation (five unusable replies); then all texts are empty."""
     unsafe: str = ""
-    """With `flag_unsafe`: why the meme is neither sent nor released; see `CheckedAnnotationReply`."""
+    """With `flag_unsafe`: why the meme is neither sent nor released; see `annotation.Unsafe`."""
 
     @property
     def usable(self) -> bool:

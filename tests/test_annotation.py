@@ -41,7 +41,7 @@ def test_every_meme_gets_its_four_dimensions_in_order() -> None:
     done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": r.subject})))
     assert [(a.meme_id, a.emotion) for a in done] == [(f"m{n}", f"m{n}") for n in range(6)]
     assert {(a.s_plus, a.s_minus, a.motivation, a.unscored) for a in done} == {("约饭", "追悼会", "想吃", "")}
-    assert done[0].prompt_sha256 == prompts.prompt_sha256(*annotation.prompt_files(flag_unsafe=False))
+    assert done[0].prompt_sha256 == prompts.prompt_sha256("annotation_examples", "annotation")
 
 
 @pytest.mark.parametrize(
