@@ -60,7 +60,7 @@ lab: $(READY)
 local-llm: $(READY)
 	$(MEMECMD) fetch local-llm -- "$$MODEL"
 
-## Check Python, packages, fonts, models and keys
+## Say what this machine lacks for PROFILE: models, keys, addresses, prices
 doctor: $(READY)
 	@$(MEMECMD) doctor
 

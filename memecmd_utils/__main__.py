@@ -10,16 +10,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from memecmd_utils import files, settings
+from memecmd_utils import (
+    authors,
+    batches,
+    benchmark,
+    chats,
+    cost,
+    fetch,
+    files,
+    news,
+    release,
+    runs,
+    settings,
+)
+from memecmd_utils.chats import ranking, serving
 from memecmd_utils.files import MemecmdError, paths
+from memecmd_utils.llm import local_model
 from memecmd_utils.settings import Profile
-
-if TYPE_CHECKING:
-    from memecmd_utils.runs import Run
+from memecmd_utils.studies import landing
 
 
 @dataclass(frozen=True)
@@ -37,10 +48,8 @@ class Choice:
         """The name of the run that they make."""
         return settings.run_name(self.load())
 
-    def run(self, name: str = "") -> "Run":
+    def run(self, name: str = "") -> runs.Run:
         """A finished run: the one that is named, else that of the profile."""
-        from memecmd_utils import runs
-
         return runs.open_finished(name or self.run_name())
 
 
@@ -64,21 +73,17 @@ run_option = click.option("--run", default="", help="A finished run; by default 
 @click.pass_obj
 def reproduce(choice: Choice, templates: bool, release: str) -> None:
     """Run those notebooks of the profile that are out of date."""
-    from memecmd_utils import doctor
-
     if release:
         choice = replace(choice, settings=f"{choice.settings} paper_data={shlex.quote(release)}".strip())
     profile = choice.load()
-    doctor.check(profile, templates)
-    from memecmd_utils import authors, run_notebook, runs  # seconds: what is missing is told before
+    cost.check(profile, templates)
+    from memecmd_utils import run_notebook  # seconds: what is missing is told before
 
     name = settings.run_name(profile)
     with run_notebook.held(paths.processed / name):
         settings.settle(profile)
         run = runs.open_run(choice.profile, choice.settings, name)
         if templates:
-            from memecmd_utils import fetch
-
             for one in fetch.locate(profile).values():
                 state = one.state if one.path else f"not here ({one.state}). {one.source.how_to_provide()}"
                 click.echo(f"{one.source.title}: {state}")
@@ -97,8 +102,6 @@ def reproduce(choice: Choice, templates: bool, release: str) -> None:
         parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": name}
         run_notebook.run_stages(run, names, parameters)
     if is_whole and not templates:
-        from memecmd_utils import cost
-
         click.echo(cost.summary_text(name))
 
 
@@ -108,7 +111,7 @@ def reproduce(choice: Choice, templates: bool, release: str) -> None:
 @click.pass_obj
 def run_one(choice: Choice, notebook: str, run: str) -> None:
     """Run one NOTEBOOK without a browser and write its page into the report folder of RUN."""
-    from memecmd_utils import run_notebook, runs
+    from memecmd_utils import run_notebook
 
     opened = runs.open_run(choice.profile, choice.settings, run)
     parameters = {"profile": choice.profile, "settings": choice.settings, "run_name": run}
@@ -122,8 +125,6 @@ def run_one(choice: Choice, notebook: str, run: str) -> None:
 @click.pass_obj
 def batch(choice: Choice, action: str, stage: str) -> None:
     """Send a stage's questions to a provider in batches, or fetch the answers for the next run."""
-    from memecmd_utils import batches, runs
-
     run = runs.open_run(choice.profile, choice.settings, choice.run_name())
     click.echo((batches.send if action == "send" else batches.fetch)(run, stage))
 
@@ -132,23 +133,19 @@ def batch(choice: Choice, action: str, stage: str) -> None:
 @click.pass_obj
 def show_cost(choice: Choice) -> None:
     """Estimate calls, tokens, money and hours; no call is made."""
-    from memecmd_utils import cost, doctor
-
     profile = choice.load()
     click.echo(cost.cost_text(profile))
-    for lack in doctor.lacks(profile):
+    for lack in cost.lacks(profile):
         click.echo(f"missing before it can run: {lack}")
 
 
 @cli.command("doctor")
 @click.pass_obj
 def show_doctor(choice: Choice) -> None:
-    """Check Python, packages, fonts, models and keys of this machine."""
-    from memecmd_utils import doctor
-
-    text, good = doctor.report(choice.profile, choice.settings)
-    click.echo(text)
-    sys.exit(0 if good else 1)
+    """Say what this machine lacks for the profile: keys, models, addresses, prices, weights."""
+    profile = choice.load()
+    cost.check(profile)
+    click.echo(f"nothing is missing for profile {profile.name}")
 
 
 @cli.command()
@@ -156,8 +153,6 @@ def show_doctor(choice: Choice) -> None:
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
     """Check the release in FOLDER, or the run's own, against its checksums and counts."""
-    from memecmd_utils import release
-
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
     click.echo(release.verdict(where))
 
@@ -167,7 +162,7 @@ def verify(choice: Choice, folder: str | None) -> None:
 @click.pass_obj
 def site(choice: Choice, pictures: bool) -> None:
     """Put a run's page, lessons, data card and leaderboard into one folder for any static host."""
-    from memecmd_utils import benchmark, run_notebook
+    from memecmd_utils import run_notebook
 
     run = choice.run()
     newest = max(map(run_notebook.time_of, run.report.glob("*.ipynb")), default=0)
@@ -191,8 +186,6 @@ def site(choice: Choice, pictures: bool) -> None:
 @click.pass_obj
 def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: str, fields: str) -> None:
     """Put a finished run's memes into your own chats: read SOURCE (CSV, JSON, text), write TARGET."""
-    from memecmd_utils import chats
-
     if not source or not target:
         raise MemecmdError("name both files, as in make insert-memes IN=chat.csv OUT=with_memes.csv")
     named = (Path(name).expanduser() for name in (source, target))
@@ -208,8 +201,6 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 @click.pass_obj
 def serve(choice: Choice, run: str, host: str, port: int) -> None:
     """Serve a library to bots: POST /rank takes a chat as JSON and returns memes (RUN: also a folder)."""
-    from memecmd_utils.chats import ranking, serving
-
     live = ranking.open_live(run or choice.run_name(), choice.profile, choice.settings)
     with serving.server(live, host, port) as served, suppress(KeyboardInterrupt):
         click.echo(f"POST http://{host}:{served.server_port}/rank; Ctrl-C ends it")
@@ -222,8 +213,6 @@ def serve(choice: Choice, run: str, host: str, port: int) -> None:
 @click.pass_obj
 def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
     """Fit learned placement on a run's graded memes; GRADES: a CSV of dialogue_id, turn, meme_id, grade."""
-    from memecmd_utils.studies import landing
-
     click.echo(landing.fit_run(choice.run(run), Path(grades).expanduser() if grades else None))
 
 
@@ -232,8 +221,6 @@ def fit_placement(choice: Choice, grades: str | None, run: str) -> None:
 @click.pass_obj
 def grading_page(choice: Choice, run: str) -> None:
     """Make a page to grade memes in a run's chats by key; it gives the table of fit-placement."""
-    from memecmd_utils import benchmark
-
     click.echo(benchmark.grading_page(choice.run(run)))
 
 
@@ -252,8 +239,6 @@ def leaderboard(
 
     The split example is for training, both untouched ones are for testing.
     """
-    from memecmd_utils import benchmark
-
     entries = entries or shlex.split(os.environ.get("ENTRY", ""))  # as make exports it
     named, given = (choice.profile, choice.settings), Path(grades).expanduser() if grades else None
     if mod:
@@ -276,8 +261,6 @@ def fetch_group() -> None:
 @click.argument("archive", required=False)
 def fetch_library(archive: str | None) -> None:
     """Fetch the paper's image repositories (ARCHIVE: the images of emo-visual-data as a zip)."""
-    from memecmd_utils import fetch
-
     fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
 
 
@@ -286,8 +269,6 @@ def fetch_library(archive: str | None) -> None:
 @click.option("--pictures", is_flag=True, help="Fetch the memes' pictures, too.")
 def fetch_paper_data(release: str | None, pictures: bool) -> None:
     """Fetch the authors' release of MemeCMD, or look at one in RELEASE, and say what it holds."""
-    from memecmd_utils import authors, fetch
-
     folder = Path(release).expanduser() if release else fetch.fetch_release(pictures)
     click.echo(authors.read_release(folder).summary())
 
@@ -296,8 +277,6 @@ def fetch_paper_data(release: str | None, pictures: bool) -> None:
 @click.pass_obj
 def fetch_news(choice: Choice) -> None:
     """Collect news for the profile from its feeds; run it on several days to gather more."""
-    from memecmd_utils import news
-
     click.echo(news.collect_for(choice.load()))
 
 
@@ -305,9 +284,7 @@ def fetch_news(choice: Choice) -> None:
 @click.argument("model")
 def fetch_local_llm(model: str) -> None:
     """Install the local engine and the weights of one model."""
-    from memecmd_utils.llm import local_model as local
-
-    weights = local.install(model)
+    weights = local_model.install(model)
     click.echo(
         f"{weights.name} {weights.label} ({weights.licence}) is ready: {weights.path}, SHA-256 checked"
     )

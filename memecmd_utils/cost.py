@@ -1,21 +1,22 @@
-"""What a profile will ask for before it runs (calls, tokens, money, hours), and what a run wrote and used."""
+"""What a profile lacks and will ask for before it runs (calls, tokens, money, hours), and what a run used."""
 
-import json
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from memecmd_utils import drawing, retrieval, runs, tables
+from memecmd_utils import dialogue, drawing, news, retrieval, runs, tables
 from memecmd_utils.chats import load_dialogues
-from memecmd_utils.dialogue import HISTORY_TURNS, planned
-from memecmd_utils.files import paths
+from memecmd_utils.embedders import embedder_of
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import find_candidates
-from memecmd_utils.llm import gloss, spending
-from memecmd_utils.llm.embedding import INPUTS, TASK
+from memecmd_utils.llm import gloss, local_model, spending
+from memecmd_utils.llm.endpoint import EMBEDDING, INPUTS, OpenAIBackend
 from memecmd_utils.runs import Role
 from memecmd_utils.schemas import AnnotationReply, SummaryReply
-from memecmd_utils.settings import Judge, Profile
+from memecmd_utils.settings import Endpoint, Judge, Profile
 
 
 class Tokens(NamedTuple):
@@ -49,6 +50,56 @@ SHARED = 0.3
 """Part of a yes/no question that a local judge reads anew: its pair differs in the last line only."""
 
 
+# --- what is missing ----------------------------------------------------------------------------------
+
+
+def lacks(profile: Profile, templates: bool = False) -> list[str]:
+    """All that a run lacks and what to do about it, each thing once; a replay needs its inputs alone.
+
+    Nothing is loaded, fetched or asked. A stage names a missing folder or file itself before its first call;
+    here stands what would be found out only after something was paid: keys, models, addresses, prices and
+    weights.
+    """
+    looks: list[tuple[str, Callable[[], Any]]] = []
+    if not templates:
+        looks += ("dialogues: ", partial(load_dialogues, profile)), ("news: ", partial(_plan_news, profile))
+    asked = runs.models_asked(profile, templates) if profile.models.mode != "recorded" else {}
+    for (role, _), model in asked.items():
+        if model.llm == "local":
+            looks.append(("", partial(local_model.check, model.local_model)))
+            continue
+        is_embedder = role == "embedder"
+        looks.append(("", partial(_reach, model.endpoint, profile, is_embedder)))
+        if model.endpoint.model:
+            looks.append(("", partial(runs.check_price, model.endpoint, profile, is_embedder)))
+    missing = []
+    for what, look in looks:
+        try:
+            look()
+        except MemecmdError as error:
+            missing.append(f"{what}{error}")
+    return list(dict.fromkeys(missing))
+
+
+def _plan_news(profile: Profile) -> None:
+    """Read the news of a run's start as stage 03 does; feeds, which it would ask, are left to it."""
+    if profile.dialogue.news != "feeds":
+        dialogue.plan(news.load_news(profile), [], profile)
+
+
+def _reach(endpoint: Endpoint, profile: Profile, is_embedder: bool) -> None:
+    """Look for what it takes to ask an endpoint: a model, an address, a key."""
+    key = embedder_of(profile, "endpoint").key() if is_embedder else None
+    OpenAIBackend(endpoint, key=key)
+
+
+def check(profile: Profile, templates: bool = False) -> None:
+    """Raise `MemecmdError` where anything is missing for `make reproduce`, or for `make templates`."""
+    if missing := lacks(profile, templates):
+        head = [f"{len(missing)} things are missing:"] if len(missing) > 1 else []
+        raise MemecmdError("\n- ".join(head + missing))
+
+
 # --- before a run -------------------------------------------------------------------------------------
 
 
@@ -58,7 +109,7 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     Calls by the profile's sizes, tokens by `TOKENS`, pictures by their size and what their endpoint counts
     for one. What is already recorded is not looked at.
     """
-    by_kind, (own, _) = planned(profile), load_dialogues(profile)
+    by_kind, (own, _) = dialogue.planned(profile), load_dialogues(profile)
     turns = [n for of_kind in by_kind.values() for n in of_kind]
     n_dialogues, n_turns = len(turns) + len(own), sum(turns) / max(1, len(turns))
     places = sum(turns) - len(turns) + sum(len(d.turns) - 1 for d in own)
@@ -156,14 +207,16 @@ def cost_text(profile: Profile) -> str:
     notes = ["", "Estimate: tokens as on the example, nothing recorded yet. No call was made."]
     asked = [model.endpoint for model in runs.models_asked(profile).values() if model.llm == "openai"]
     for endpoint in asked:
-        if endpoint.model and endpoint.usd_per_million_in is None:
-            prices = "usd_per_million_in, usd_per_million_out"
-            notes.append(f"The price of {endpoint.model} is not known ({prices}).")
-        if endpoint.model and endpoint.vision and endpoint.tokens_per_image is None:
-            notes.append(
-                f"What {endpoint.model} counts for a picture is not known (tokens_per_image): it counts as "
-                f"{spending.TOKENS_PER_IMAGE} tokens here; gpt-4o counts 255, gpt-4o-mini 8,500."
+        unknown = []
+        if endpoint.usd_per_million_in is None:
+            unknown.append("price (usd_per_million_in, usd_per_million_out)")
+        if endpoint.vision and endpoint.tokens_per_image is None:
+            unknown.append(
+                f"tokens of a picture (tokens_per_image; it counts as {spending.TOKENS_PER_IMAGE} here; "
+                "gpt-4o counts 255, gpt-4o-mini 8,500)"
             )
+        if endpoint.model and unknown:
+            notes.append(f"Not known of {endpoint.model}: {'; '.join(unknown)}.")
     table = pd.DataFrame(rows)
     usd, cap = table["usd"].sum(), profile.models.max_usd
     if cap is not None and usd > cap:
@@ -171,21 +224,10 @@ def cost_text(profile: Profile) -> str:
             f"The total of ${usd:,.2f} is above max_usd={cap:g}, at which the run stops: raise max_usd, or "
             "lower n_dialogues, n_turns or max_memes."
         )
-    notes += _own_chats(profile)
     table.loc[len(rows)] = {"stage": "total", "model": "", **table[table.columns[2:]].sum()}
     whole = dict.fromkeys(("calls", "tokens_in", "tokens_out"), "{:,.0f}".format)
     printed = table.to_string(index=False, float_format="{:,.4f}".format, formatters=whole)
     return "\n".join([printed, *dict.fromkeys(notes)])
-
-
-def _own_chats(profile: Profile) -> list[str]:
-    """What `make insert-memes` asks for with this profile, where that costs money."""
-    rows = _row(profile, "", "summary", "generator", 1, HISTORY_TURNS), _choice_row(profile, 1)
-    summary, choice = (row["usd"] for row in rows)
-    return [
-        f"Own chats (`make insert-memes`): about ${summary:.4f} a turn without a summary, and with "
-        f"STRATEGY={retrieval.RERANKED} ${choice:.4f} a turn for the choice."
-    ] * bool(summary + choice)
 
 
 def expected_memes(profile: Profile) -> int:
@@ -207,12 +249,9 @@ def summary_text(run: str) -> str:
     done = runs.open_finished(run)
     data, folder = (path.relative_to(paths.root) for path in (done.folder, done.report))
     left_out = len(pd.read_csv(done.read("rejected.csv")))
-    numbers = json.loads((done.report / "numbers.json").read_text(encoding="utf-8"))
-    counts = {"memes": numbers["memes"], "dialogues": numbers["dialogues"]["total"]}
-    counts |= {"placements": numbers["ratings"]["placed"], "ratings": numbers["ratings"]["total"]}
     lines = [
         "",
-        f"run {run}: {spending.counts_in_words(counts)}",
+        f"run {run}",
         f"  left out           {left_out} files: {data}/rejected.csv says why",
         f"  page to look at    {folder}/index.html",
         *([] if done.profile.paper_data else [f"  dataset            {data}/release/"]),
@@ -224,8 +263,6 @@ def summary_text(run: str) -> str:
         "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
     )
     lines += [line.format(**row) for row in spending.outcome_rows(done.folder)]
-    if vectors := runs.spent(done).rows.get((TASK, TASK)):
-        lines.append(
-            f"  {TASK}: {vectors['calls']} calls, {vectors['tokens_in']} tokens in, ${vectors['usd']:.2f}"
-        )
+    if made := runs.spent(done).rows.get((EMBEDDING, EMBEDDING)):
+        lines.append(f"  embedding: {made['calls']} calls, {made['tokens_in']} tokens in, ${made['usd']:.2f}")
     return "\n".join([*lines, done.not_recorded()])

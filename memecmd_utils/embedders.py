@@ -16,7 +16,7 @@ import numpy as np
 
 from memecmd_utils import pictures
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm.embedding import EndpointEmbedder, Side
+from memecmd_utils.llm.endpoint import EndpointEmbedder, Side
 from memecmd_utils.llm.recordings import RecordedVectors, recorded_names
 from memecmd_utils.settings import Profile
 

@@ -15,8 +15,7 @@ from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import authored
 from memecmd_utils.llm.authored import AuthoredBackend
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.embedding import EndpointEmbedder
-from memecmd_utils.llm.endpoint import NO_KEY, OpenAIBackend, is_local
+from memecmd_utils.llm.endpoint import NO_KEY, EndpointEmbedder, OpenAIBackend, is_local
 from memecmd_utils.llm.local_model import LocalServer
 from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.llm.spending import Budget, Spent, Usage

@@ -10,7 +10,7 @@ from pathlib import Path
 import made_up
 import pytest
 
-from memecmd_utils import chats, doctor
+from memecmd_utils import chats, cost
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS
 from memecmd_utils.chats.turns import ChatError, missing, spoken_turns
@@ -716,7 +716,7 @@ def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) ->
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"speaker": "A", "text": "x"}\n{')
     for file, what in (("nowhere.jsonl", "No such file"), ("a.jsonl", "line 2: not JSON")):
         profile = Profile(name="p").replace(dialogues=str(tmp_path / file))
-        (lack,) = doctor.lacks(profile)
+        (lack,) = cost.lacks(profile)
         assert lack.startswith("dialogues: ") and file in lack and what in lack and "\n" not in lack
     own = load_profile("local", parse_settings("dialogues=a.csv n_news=0 n_dialogues=3")).dialogue
     assert (own.n_news, own.n_role_pairs) == (0, 0), "the profile's own numbers do not count"

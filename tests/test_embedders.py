@@ -26,8 +26,8 @@ from memecmd_utils.embedders import (
     SentenceTransformerEmbedder,
     embedder_of,
 )
-from memecmd_utils.llm import embedding
-from memecmd_utils.llm.embedding import EndpointEmbedder
+from memecmd_utils.llm import endpoint
+from memecmd_utils.llm.endpoint import EndpointEmbedder
 from memecmd_utils.llm.recordings import RecordedVectors, normalise
 from memecmd_utils.llm.spending import Budget, Spent
 from memecmd_utils.llm.types import BudgetReached, EndpointError
@@ -71,7 +71,7 @@ def served(body: dict, tokens: int = 7) -> Answer:
 
 def test_as_many_requests_are_under_way_as_concurrency_says(monkeypatch, tmp_path: Path) -> None:
     waiting, most = [], []
-    monkeypatch.setattr(embedding, "INPUTS", 3)
+    monkeypatch.setattr(endpoint, "INPUTS", 3)
 
     def slow(body: dict) -> Answer:
         now = time.monotonic()

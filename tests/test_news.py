@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from web_site import Site
 
-from memecmd_utils import doctor, fetch, files, news, schemas
+from memecmd_utils import cost, fetch, files, news, schemas
 from memecmd_utils.files import paths
 from memecmd_utils.news import CollectedItem, Feed, NewsError, collect, plain, read_feed, read_feeds
 from memecmd_utils.schemas import TOPICS
@@ -97,9 +97,9 @@ def test_news_of_ones_own_need_no_source_and_no_utf_8(codec: str, tmp_path: Path
 def test_what_is_wrong_with_a_file_of_news_is_told_before_any_stage(
     change: dict, settings: dict, what: str, tmp_path: Path
 ) -> None:
-    (lack,) = doctor.lacks(of_file(tmp_path / "n.jsonl", ITEM, ITEM | change, **settings))
+    (lack,) = cost.lacks(of_file(tmp_path / "n.jsonl", ITEM, ITEM | change, **settings))
     assert lack.startswith(f"news: {what}") and "\n" not in lack and "http" not in lack
-    assert not doctor.lacks(of_file(tmp_path / "n.jsonl", ITEM, ITEM | change, n_news=0)), "it is not read"
+    assert not cost.lacks(of_file(tmp_path / "n.jsonl", ITEM, ITEM | change, n_news=0)), "it is not read"
 
 
 def test_feeds_are_collected_until_there_are_enough(site: Site) -> None:

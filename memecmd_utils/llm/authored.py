@@ -1,6 +1,5 @@
 """The embedded example corpus in `data/example`, and the backend that replies with its authored texts."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
@@ -111,18 +110,3 @@ def glosses() -> dict[str, str]:
     scenarios = files.read_rows(paths.example / "scenarios.jsonl")
     of_utterances = {f"{row['dialogue_id']}/{row['turn']}": row["gloss"] for row in utterances}
     return of_utterances | {row["scenario_id"]: row["gloss"] for row in scenarios}
-
-
-NOTES = b"\n## Notes after the fact\n"
-"""What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
-
-
-def changed_texts(folder: Path = paths.example) -> list[str]:
-    """Files that differ from what was frozen before their first scoring (`TEXT_HASHES.json` names them)."""
-
-    def digest(path: Path) -> str:
-        text = path.read_bytes() if path.is_file() else b""
-        return hashlib.sha256(text.partition(NOTES)[0]).hexdigest()
-
-    frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
-    return sorted(name for name, sha256 in frozen.items() if digest(folder / name) != sha256)

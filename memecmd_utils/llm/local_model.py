@@ -71,24 +71,16 @@ def find(name: str) -> Weights:
     return registry()[name].model_copy(update={"path": cache / "memecmd" / f"{name}.gguf"})
 
 
-def missing(name: str) -> list[str]:
-    """What of a model is not here, each with what to do."""
-    try:
-        weights = find(name)
-    except MemecmdError as error:
-        return [str(error)]
+def check(name: str) -> None:
+    """Raise `MemecmdError` where engine or weights of a model are missing, with what to do."""
+    weights = find(name)
     lacking = [] if util.find_spec("xllamacpp") else ["the engine xllamacpp is"]
     # By its size: reading a gigabyte at each start takes seconds.
     if not weights.own and not (weights.path.is_file() and weights.path.stat().st_size == weights.size):
         lacking.append(f"the weights of {name} are")
     command = "make local-llm" if name == next(iter(registry())) else f"make local-llm MODEL={name}"
-    return [f"{what} not installed: run `{command}`" for what in lacking]
-
-
-def check(name: str) -> None:
-    """Raise `MemecmdError` where engine or weights of a model are missing."""
-    if lacking := missing(name):
-        raise MemecmdError("; ".join(lacking))
+    if lacking:
+        raise MemecmdError("; ".join(f"{what} not installed: run `{command}`" for what in lacking))
 
 
 def model_id(name: str) -> ModelId:
