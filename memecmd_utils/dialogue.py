@@ -7,7 +7,7 @@ One's own dialogues come from a file instead; then only the third agent is asked
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from itertools import chain, zip_longest
+from itertools import chain, cycle, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -487,7 +487,7 @@ async def generate(
     summary raises `StageOutputError`.
     """
     dialogues = [start for start in starts if isinstance(start, schemas.Dialogue)]
-    lengths = {kind: iter(turns) for kind, turns in planned(profile).items()}
+    lengths = {kind: cycle(turns) for kind, turns in planned(profile).items()}
     planned_talks = [(s, next(lengths[s.kind])) for s in starts if isinstance(s, schemas.ColdStart)]
     with progress(chat, sum(n for _, n in planned_talks), "turns", "turn") as bar:
         held = await chat.side_by_side(talk(start, chat, profile, bar, n) for start, n in planned_talks)
