@@ -55,8 +55,9 @@ def read_grades(path: Path, turns: Collection["Key"], meme_ids: Collection[str])
     of_grader = ["dialogue_id", "turn", "meme_id", "grader"]
     places = pd.Series(list(zip(table.dialogue_id, table.turn, strict=True)), table.index)
     for why, is_wrong in {
-        "the run has no dialogue {dialogue_id!r}": ~table.dialogue_id.isin({name for name, _ in turns}),
-        "dialogue {dialogue_id} has no turn {turn_cell!r} that could get a meme": ~places.isin(turns),
+        "the run has no turn {turn_cell!r} of dialogue {dialogue_id!r} that could get a meme": (
+            ~places.isin(turns)
+        ),
         "the run has no meme {meme_id!r}": ~table.meme_id.isin(set(meme_ids)),
         "the grade {grade_cell!r} is no number from 0 to 2": ~graded.grade.between(0, 2),
         "{grader} graded meme {meme_id} at turn {turn_cell} of {dialogue_id} already": (
@@ -191,28 +192,21 @@ def truth_of_run(profile: Profile, dialogues: Sequence[Dialogue], memes: Sequenc
     return GroundTruth(marks, batches)
 
 
-def placed_grades(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
-    """Mean grade (0-2) of every placed meme that was graded, by strategy and turn."""
+def placed_grades(
+    placements: Sequence[Placement], truth: GroundTruth, *, whole: bool = False
+) -> dict[str, Values]:
+    """Mean grade (0-2) of every placed meme that was graded, by strategy and turn.
+
+    `whole`: of strategies alone whose memes were all graded. With another seed, gate or library some placed
+    memes were never in the pool, and those that were are no fair sample of them.
+    """
     found: dict[str, Values] = {}
     for placed in placements:
         key = placed.dialogue_id, placed.turn
         if (mean := truth.means.get(key, {}).get(placed.meme_id)) is not None:
             found.setdefault(placed.strategy, {})[key] = mean
-    return found
-
-
-def grades_of_placed(placements: Sequence[Placement], truth: GroundTruth) -> dict[str, Values]:
-    """Mean grade (0-2) of every placed meme, by strategy and turn, of strategies whose memes were all graded.
-
-    With another seed, gate or library some placed memes were never in the pool, and those that were are no
-    fair sample of them.
-    """
-    found, placed = placed_grades(placements, truth), Counter(one.strategy for one in placements)
-    return {strategy: values for strategy, values in found.items() if len(values) == placed[strategy]}
-
-
-AGREEMENT = ("what", "measure", "kappa", "same", "n", "dialogues")
-"""Columns of the two tables."""
+    n = Counter(placed.strategy for placed in placements)
+    return {name: values for name, values in found.items() if not whole or len(values) == n[name]}
 
 
 def agreement_table(truth: GroundTruth) -> pd.DataFrame:
@@ -220,19 +214,20 @@ def agreement_table(truth: GroundTruth) -> pd.DataFrame:
     sent = pd.DataFrame([(m.dialogue_id, m.turn, "", m.marker, int(m.send)) for m in truth.marks])
     graded = pd.DataFrame([(g.dialogue_id, g.turn, g.meme_id, g.grader, g.grade) for g in truth.grades])
     rows = []
-    for what, measure, values, classes in (
-        ("send or not", "kappa", sent, 2),
-        ("grade 0/1/2", "weighted kappa", graded, 3),
-        ("grade 0 or not", "kappa", graded, 2),
+    for what, measure, values, most in (
+        ("send or not", "kappa", sent, 1),
+        ("grade 0/1/2", "weighted kappa", graded, 2),
+        ("grade 0 or not", "kappa", graded, 1),
     ):
         if not len(values) or values[3].nunique() != 2:
             continue
         both = values.pivot_table(index=[0, 1, 2], columns=3, values=4, sort=False).dropna()
-        pairs = np.minimum(both.to_numpy(dtype=int), classes - 1)
-        got = statistics.cluster_kappa(pairs, both.index.get_level_values(0))
+        pairs = np.minimum(both.to_numpy(dtype=int), most)
+        kappa = statistics.cluster_kappa(pairs, both.index.get_level_values(0))
         same = statistics.share((pairs[:, 0] == pairs[:, 1]).mean())
-        rows.append((what, measure, got, same, got.n, got.clusters))
-    return pd.DataFrame(rows, columns=list(AGREEMENT))
+        row = {"what": what, "measure": measure, "kappa": kappa, "same": same}
+        rows.append({**row, "n": kappa.n, "dialogues": kappa.clusters})
+    return pd.DataFrame(rows)
 
 
 def gaps_of(places: Iterable[Key]) -> list[int]:
@@ -356,9 +351,6 @@ RANDOM = "random"
 CENTRINGS = ("attribute", "none")
 SYSTEM = ("embedder", "centring", "uses")
 """What makes a way to rank the library: its embedder, its centring as in the profile, what it compares."""
-SYSTEMS = (*SYSTEM, *MEASURES, "turns", "dialogues")
-DIFFERENCES = (*SYSTEM, "minus", "measure", "difference", "dialogues")
-"""Columns of the two tables."""
 
 
 def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
@@ -466,7 +458,7 @@ def measure_systems(data: "Turns") -> dict[tuple[str, str, str], np.ndarray]:
 def compare_systems(data: "Turns") -> tuple[pd.DataFrame, pd.DataFrame]:
     """Means of all systems, and paired differences in nDCG@5 to the random ranking that was graded.
 
-    With intervals over dialogues. Columns `SYSTEMS` and `DIFFERENCES`.
+    With intervals over dialogues; two empty tables without grades.
     """
     rows, differences, measured = [], [], measure_systems(data)
     clusters = data.answerable_clusters
@@ -479,4 +471,4 @@ def compare_systems(data: "Turns") -> tuple[pd.DataFrame, pd.DataFrame]:
             got = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
             row |= {"minus": RANDOM, "measure": "nDCG@5", "difference": got, "dialogues": got.clusters}
             differences.append(row)
-    return pd.DataFrame(rows, columns=list(SYSTEMS)), pd.DataFrame(differences, columns=list(DIFFERENCES))
+    return pd.DataFrame(rows), pd.DataFrame(differences)

@@ -272,7 +272,7 @@ def evaluate_run(
         "retrieval": systems,
         "retrieval_differences": differences,
     }
-    graded = grades.grades_of_placed(placements, truth)
+    graded = grades.placed_grades(placements, truth, whole=True)
     cases = case_dialogues(placements, dialogues, profile)
     quoted = {
         "meme_use": meme_use(placements, dialogues),

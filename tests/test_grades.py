@@ -72,7 +72,7 @@ def test_placed_memes_get_their_mean_grade_and_a_strategy_counts_where_all_were_
     greedy = {(made_up.NAME, 2): 1.5, (made_up.NAME, 3): 0.0}
     found = grades.placed_grades([*in_full, *in_part], truth)
     assert found == {"greedy": greedy, "random": {(made_up.NAME, 3): 0.0}}
-    assert grades.grades_of_placed([*in_full, *in_part], truth) == {"greedy": greedy}
+    assert grades.placed_grades([*in_full, *in_part], truth, whole=True) == {"greedy": greedy}
 
 
 def test_agreement_is_kappa_of_each_pair_of_raters() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from PIL import Image
 
 from memecmd_utils import grades, report, schemas, settings, statistics, tables
-from memecmd_utils.grades import GroundTruth, grades_of_placed
+from memecmd_utils.grades import GroundTruth, placed_grades
 from memecmd_utils.runs import Run
 
 HOSTILE = (
@@ -132,7 +132,7 @@ def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE)
         "meme_use": tables.meme_use(placements, dialogues),
         "table_1": tables.table_1(*judged, dialogues, profile),
         "table_2": tables.table_2(cases, *judged, profile),
-        "effects": tables.effects(*judged, dialogues, profile, grades_of_placed(placements, truth)),
+        "effects": tables.effects(*judged, dialogues, profile, placed_grades(placements, truth, whole=True)),
         "levels": tables.levels(placements, truth),
     }
     made.save_json("judge_checks.json", {**quoted, "trust": []})
