@@ -3,6 +3,7 @@
 Profile and settings come from `--profile` and `--set`, or from PROFILE and SET as make exports them.
 """
 
+import asyncio
 import os
 import shlex
 import sys
@@ -26,7 +27,7 @@ from memecmd_utils import (
     runs,
     settings,
 )
-from memecmd_utils.chats import ranking, serving
+from memecmd_utils.chats import ranking
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import local_model
 from memecmd_utils.settings import Profile
@@ -202,9 +203,8 @@ def insert_memes(choice: Choice, source: str, target: str, run: str, strategy: s
 def serve(choice: Choice, run: str, host: str, port: int) -> None:
     """Serve a library to bots: POST /rank takes a chat as JSON and returns memes (RUN: also a folder)."""
     live = ranking.open_live(run or choice.run_name(), choice.profile, choice.settings)
-    with serving.server(live, host, port) as served, suppress(KeyboardInterrupt):
-        click.echo(f"POST http://{host}:{served.server_port}/rank; Ctrl-C ends it")
-        served.serve_forever()
+    with suppress(KeyboardInterrupt):
+        asyncio.run(ranking.serve(live, host, port, lambda at: click.echo(f"POST {at}; Ctrl-C ends it")))
 
 
 @cli.command("fit-placement")

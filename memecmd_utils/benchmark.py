@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import files, grades, learned, people, pictures, retrieval, runs, statistics
 from memecmd_utils.chats import asking_run, library_run
-from memecmd_utils.chats.turns import Conversation, Message, NoSummaryAgent, spoken_turns, summarise
+from memecmd_utils.chats.turns import ChatError, Conversation, Message, summarise
 from memecmd_utils.dialogue import HISTORY_TURNS, Context
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import JUDGED
@@ -651,7 +651,7 @@ def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Context
     try:
         for name, dialogue, history, sent in _mod_entries(json.loads(path.read_text(encoding="utf-8-sig"))):
             if meme := _number(sent.get("img_id")):
-                turns = spoken_turns(Conversation(name, tuple(map(spoken, history))))
+                turns = Conversation(name, tuple(map(spoken, history))).spoken
                 lines = tuple((turn.speaker, turn.text) for turn in turns[-HISTORY_TURNS:])
                 context = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
                 questions.append((dialogue, context, meme))
@@ -717,7 +717,7 @@ def score_mod(
         try:
             answers = summarise([context for _, context, _ in questions], asking, "mod", run.name)
             summaries = [answer.value for answer in answers]
-        except NoSummaryAgent as error:
+        except ChatError as error:
             notes.append(f"{file.stem}: the paper's score is left out; {error}")
             summaries = [None] * len(questions)
         turns, judged = [], []

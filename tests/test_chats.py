@@ -13,7 +13,7 @@ import pytest
 from memecmd_utils import chats, cost
 from memecmd_utils.chats import readers
 from memecmd_utils.chats.formats import MEME_COLUMNS
-from memecmd_utils.chats.turns import ChatError, missing, spoken_turns
+from memecmd_utils.chats.turns import ChatError, missing
 from memecmd_utils.settings import Profile, ProfileError, load_profile, parse_settings
 
 TALK = [
@@ -44,7 +44,7 @@ def table(columns: str, rows, delimiter: str = ",") -> str:
 
 
 def turns(export: readers.Export) -> list[tuple[str, str]]:
-    return [(turn.speaker, turn.text) for chat in export.chats for turn in spoken_turns(chat)]
+    return [(turn.speaker, turn.text) for chat in export.chats for turn in chat.spoken]
 
 
 def lines(form: str) -> str:
@@ -457,48 +457,34 @@ def test_marks_of_programs_are_written_out_or_left_out(read) -> None:
     )
 
 
-def test_a_bots_log_keeps_its_private_chats_apart(read) -> None:
-    def said(user: int, target: int, text: str, **more) -> str:
-        message = [{"type": "text", "data": {"text": text}}]
-        row = {
-            "self_id": 1,
-            "user_id": user,
-            "message_id": 1,
-            "message": message,
-            "sender": {"nickname": f"n{user}"},
-        }
-        return json.dumps(row | ({"target_id": target} if target else {}))
+def test_a_bots_private_chat_is_read_and_a_log_of_several_is_refused(read) -> None:
+    def said(user: int, target: int, text: str) -> str:
+        row = {"self_id": 1, "user_id": user, "target_id": target, "message_id": 1, "message": text}
+        return json.dumps(row | {"sender": {"nickname": f"n{user}"}})
 
-    log = [said(3, 1, "一"), said(4, 1, "二"), said(1, 3, "三"), said(1, 4, "四")]
-    apart = {chat.name: [m.text for m in chat.messages] for chat in read("a.jsonl", "\n".join(log)).chats}
-    assert apart == {"3": ["一", "三"], "4": ["二", "四"]}
-    with pytest.raises(ChatError, match="nothing says to whom 'n1' wrote '三'"):
-        read("b.jsonl", "\n".join([*log[:2], said(1, 0, "三")]))
+    assert turns(read("a.jsonl", "\n".join([said(3, 1, "一"), said(1, 3, "二")]))) == [
+        ("n3", "一"),
+        ("n1", "二"),
+    ]
+    with pytest.raises(ChatError, match="private chats with 2 people: split the log by `user_id`"):
+        read("b.jsonl", "\n".join([said(3, 1, "一"), said(1, 3, "三"), said(1, 4, "四")]))
 
 
-def test_an_account_has_one_name_and_a_name_one_account(read) -> None:
+def test_accounts_and_names_that_do_not_go_together_are_said(read) -> None:
     people = [("user1", "小林"), ("user2", "小林"), ("user3", "阿泽"), ("user1", "林")]
-    group = records(telegram)
-    for row, (account, name) in zip(group, [*people[:3], people[0]], strict=True):
-        row |= {"from_id": account, "from": name}
-    same = read("a.json", {"name": "x", "messages": group})
-    assert [who for who, _ in turns(same)] == ["小林 (user1)", "小林 (user2)", "阿泽", "小林 (user1)"]
-    assert same.taken.endswith("2 accounts called '小林' are told apart")
-    group[0]["from"] = "林"
-    changed = read("b.json", {"messages": group[:1] + group[2:]})
-    assert [who for who, _ in turns(changed)] == ["小林", "阿泽", "小林"]
-    assert "one account, called 林 and then 小林, is one speaker" in changed.taken
-    bridge = [row | {"from_id": "bot", "from": name} for row, name in zip(group, "甲乙甲乙", strict=True)]
-    assert [who for who, _ in turns(read("bridge.json", {"messages": bridge}))] == list("甲乙甲乙")
+    group = [
+        row | {"from_id": who, "from": name}
+        for row, (who, name) in zip(records(telegram), people, strict=True)
+    ]
+    export = read("a.json", {"name": "x", "messages": group})
+    assert [who for who, _ in turns(export)] == ["小林", "阿泽", "林"]
+    assert (
+        "2 accounts called '小林' are read as one speaker; account 'user1' has 2 names, each" in export.taken
+    )
+    nameless = read("b.json", {"messages": [*group[:1], group[2], group[0] | {"from": None}]})
+    assert nameless.chats[0].people == ["小林", "阿泽"] and "account" not in nameless.taken
     written = "2024-03-01 12:00:00 小林(10001)\n一\n\n2024-03-01 12:01:00 小林(10002)\n二\n"
-    assert [who for who, _ in turns(read("c.txt", written))] == ["小林 (10001)", "小林 (10002)"]
-    rows = [("小林", "一", 1), ("小林", "二", 2), ("阿泽", "三", 3), ("小林", "四", 1), ("小林", "五", 2)]
-    said = "2 accounts called '小林' are read as one"
-    assert said in read("d.csv", table("name,text,user_id", rows)).taken
-    assert said in read("d.csv", table("name,text,user_id", rows[:3])).taken
-    assert said in read("e.json", [{"sender": {"id": n, "name": a}, "text": b} for a, b, n in rows]).taken
-    per_message = [(*row[:2], n) for n, row in enumerate(rows)]
-    assert "accounts" not in read("f.csv", table("name,text,user_id", per_message)).taken
+    assert "2 accounts called '小林'" in read("c.txt", written).taken
 
 
 def test_times_count_with_their_offsets_or_it_is_said(read) -> None:
@@ -513,14 +499,14 @@ def test_times_count_with_their_offsets_or_it_is_said(read) -> None:
     order, said = in_order("2024-01-01 08:00", "2024-01-01 10:00", "2024-01-01 09:00", "10:03", "")
     assert (
         order == ["0", "2", "1", "3", "4"]
-        and "2 messages without a time (or none that can be read, such as '10:03')" in said
+        and "2 messages without a time that can be read, such as '10:03'" in said
     )
     unread = read("b.csv", table("speaker,text,sent_on_date", [(*row, "2024-01-01") for row in TALK])).taken
     assert "'sent_on_date' is not read as time" in unread
     order, said = in_order("12/31/2024 23:59", "1/1/2024 00:01")
     assert (
         order == ["0", "1"]
-        and "times such as '12/31/2024 23:59' are not read, so the file's order counts" in said
+        and "2 messages without a time that can be read, such as '12/31/2024 23:59'" in said
     )
 
 
@@ -615,9 +601,13 @@ def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:
 
 def test_turns_join_what_one_person_says_in_a_row(read) -> None:
     rows = [("a", "一"), ("a", "二"), ("system", "x"), ("b", "[图片]"), ("a", "三"), ("b", "四")]
-    found = spoken_turns(read("a.csv", table("speaker,text", rows)).chats[0])
-    assert [(t.turn, t.speaker, t.text) for t in found] == [(1, "a", "一 二"), (2, "a", "三"), (3, "b", "四")]
-    context = list(missing("chat", found))[-1]
+    (chat,) = read("a.csv", table("speaker,text", rows)).chats
+    assert [(t.turn, t.speaker, t.text) for t in chat.spoken] == [
+        (1, "a", "一 二"),
+        (2, "a", "三"),
+        (3, "b", "四"),
+    ]
+    context = list(missing(chat))[-1]
     assert context.lines == [("a", "一 二"), ("a", "三")] and context.next_speaker == "b"
 
 

@@ -12,9 +12,9 @@ import pytest
 from fault_server import Answer, FaultServer, chat_reply
 
 from memecmd_utils import chats, files, reranking, retrieval, schemas
-from memecmd_utils.chats import insertion
-from memecmd_utils.chats.turns import ChatError, NoSummaryAgent
-from memecmd_utils.files import MemecmdError, atomic_path, read_jsonl, write_json
+from memecmd_utils.chats import search
+from memecmd_utils.chats.turns import ChatError
+from memecmd_utils.files import MemecmdError, StageOutputError, atomic_path, read_jsonl, write_json
 from memecmd_utils.runs import StageMissing
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
@@ -54,7 +54,7 @@ def run(monkeypatch, tmp_path):
 
 def test_missing_weights_are_told_before_the_library_is_read(run, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    monkeypatch.setattr(insertion, "open_library", lambda *_: pytest.fail("it is read"))
+    monkeypatch.setattr(search, "open_library", lambda *_: pytest.fail("it is read"))
     source, asked = (
         write_csv(tmp_path / "chat.csv", [*ROWS[:1], row("乙", "在")]),
         "models.llm=local mode=auto",
@@ -76,18 +76,20 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     library = chats.open_library(run, run)
     dialogues = read_jsonl(run.read("dialogues.jsonl"), schemas.Dialogue)
     scored = retrieval.score_dialogues(dialogues, library.index, library.encode, run.profile)
-    queries = library.queries([summary for dialogue in dialogues for summary in dialogue.summaries])
+    own = [summary for dialogue in dialogues for summary in dialogue.summaries]
+    queries = retrieval.queries_of(own, library.encode, centring, library.query_means)
     assert np.allclose(queries, np.concatenate([item.queries for item in scored]), atol=1e-6)
-    best = retrieval.top_k(library.index, library.queries([SUMMARY]), run.profile.retrieval.weights, 1)
+    new = retrieval.queries_of([SUMMARY], library.encode, centring, library.query_means)
+    best = retrieval.top_k(library.index, new, run.profile.retrieval.weights, 1)
     assert library.index.meme_ids[best.memes[0, 0]] == "m04"
 
 
 def test_vectors_of_new_texts_are_recorded_where_the_run_records(monkeypatch, tmp_path) -> None:
     run = made_chats.finished_run(monkeypatch, tmp_path)
-    chats.open_library(run, run).queries([SUMMARY])
+    chats.open_library(run, run).encode(["新的"], "query")
     auto = made_chats.finished_run(monkeypatch, tmp_path / "b", mode="auto")
     assert not list(tmp_path.rglob("*.npz")), "not in a replay"
-    chats.open_library(auto, auto).queries([SUMMARY])
+    chats.open_library(auto, auto).encode(["新的"], "query")
     assert list((tmp_path / "b" / "raw" / "recordings" / "made").rglob("*.npz"))
 
 
@@ -96,7 +98,7 @@ def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
         chats.library_run("", "made", "seed=99")
     annotations = run.write("annotations.parquet")
     pd.read_parquet(annotations).drop(columns="emotion").to_parquet(annotations)
-    with pytest.raises(StageMissing, match=r"from another version .*emotion"):
+    with pytest.raises(StageOutputError, match=r"annotations.parquet: columns missing: \['emotion'\]"):
         chats.open_library(run, run)
 
 
@@ -250,7 +252,7 @@ def test_reranked_memes_are_what_a_model_chooses_and_no_choice_is_asked_twice(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     rows = [row("甲", "说说 k3"), row("乙", "好", 3), row("甲", "还有 k6", 40), row("乙", "行", 6)]
     source = write_csv(tmp_path / "c.csv", rows)
-    with pytest.raises(NoSummaryAgent, match=r"reranked asks a model.*RUN=made after `make local-llm`"):
+    with pytest.raises(ChatError, match=r"reranked asks a model.*RUN=made after `make local-llm`"):
         chats.insert_file(source, tmp_path / "o.csv", "made", strategy="reranked")
 
     def answer(body):
@@ -326,7 +328,7 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
 
 def test_without_a_model_only_turns_with_a_summary_get_a_meme(run, tmp_path) -> None:
     source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
-    with pytest.raises(NoSummaryAgent, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
+    with pytest.raises(ChatError, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
         chats.insert_file(source, tmp_path / "o.csv", "made")
     assert not (tmp_path / "o.csv").exists()
     rows = [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)]

@@ -1,31 +1,30 @@
-"""Memes for a chat that goes on: what `memecmd_utils.open` gives."""
+"""Memes for a chat that goes on: what `memecmd_utils.open` gives, and `memecmd serve` over HTTP."""
 
 import asyncio
 import atexit
+import json
 import threading
 from bisect import bisect_right
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tornado.httpserver
+import tornado.netutil
+import tornado.web
+from pydantic import BaseModel, Field
 from threadpoolctl import ThreadpoolController
 
-from memecmd_utils import learned, reranking, retrieval, runs, splits
-from memecmd_utils.chats.search import asking_run, folder_run, passing_encoder
-from memecmd_utils.chats.turns import (
-    MAX_CHARS,
-    OTHER,
-    ChatError,
-    Context,
-    Conversation,
-    Message,
-    NoSummaryAgent,
-    spoken_turns,
-    summary_of,
-)
-from memecmd_utils.files import paths
+from memecmd_utils import files, learned, reranking, retrieval, runs, splits
+from memecmd_utils.chats import search
+from memecmd_utils.chats.turns import MAX_CHARS, OTHER, ChatError, Conversation, Message, no_model, summary_of
+from memecmd_utils.dialogue import Context
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.runs import Run
@@ -64,7 +63,7 @@ class LiveLibrary:
             splits.Split(run.name, [], self.memes, run.load(Annotation)), run.profile, encoders
         )
         self.meme_ids, self.vectors = of_memes.meme_ids, of_memes.meme_vectors
-        self._encoders = [passing_encoder(run, asking, name) for name in encoders]
+        self._encoders = [search.encoder(run, asking, name, is_kept=False) for name in encoders]
         for encode in self._encoders if self.has_model else self._encoders[-1:]:
             encode(["loaded now, not at the first turn"], "query")
         self._one, self._threads = threading.Lock(), ThreadpoolController()
@@ -87,10 +86,10 @@ class LiveLibrary:
 
         `turns`, oldest first: texts of two people in turn, or (speaker, text), where one who sent a meme has
         its id as third. With `choose` a model picks one of the best, or none. Raises `ChatError` for other
-        turns, `NoSummaryAgent` for `choose` without a model, `EndpointError` where it gives no usable answer.
+        turns, and for `choose` without a model, `EndpointError` where it gives no usable answer.
         """
         if choose and not self.has_model:
-            raise NoSummaryAgent("choose asks a model", self.asking.profile.name, self.run.name)
+            raise no_model("choose asks a model", self.asking.profile.name, self.run.name)
         context, sent = read_turns(turns, self.memes)
         scores = self._scores(context)
         order = retrieval.order(scores[None], self.meme_ids)[0]
@@ -156,8 +155,8 @@ def open_live(name: str, profile: str = "", settings: str = "") -> LiveLibrary:
     there is no such run.
     """
     folder, is_run = Path(name).expanduser(), (paths.processed / name / RESOLVED).is_file()
-    run = folder_run(folder.resolve()) if folder.is_dir() and not is_run else runs.open_finished(name)
-    return LiveLibrary(run, asking_run(run, profile, settings, "live"))
+    run = search.folder_run(folder.resolve()) if folder.is_dir() and not is_run else runs.open_finished(name)
+    return LiveLibrary(run, search.asking_run(run, profile, settings, "live"))
 
 
 def read_turns(turns: Sequence[Any], memes: Collection[str]) -> tuple[Context, dict[int, str]]:
@@ -178,7 +177,7 @@ def read_turns(turns: Sequence[Any], memes: Collection[str]) -> tuple[Context, d
             )
         messages.append(Message(speaker, text))
         sent += [(number, name) for name in meme]
-    spoken = spoken_turns(Conversation("live", tuple(messages)))
+    spoken = Conversation("live", tuple(messages)).spoken
     if not spoken:
         raise ChatError(f"no turn has words: {TURNS}")
     firsts, last = [turn.first for turn in spoken], spoken[-1].speaker
@@ -186,3 +185,87 @@ def read_turns(turns: Sequence[Any], memes: Collection[str]) -> tuple[Context, d
     lines = tuple((turn.speaker, turn.text) for turn in spoken)
     context = Context("live", len(spoken) + 1, lines, (others or [OTHER])[0])
     return context, {max(1, bisect_right(firsts, number)): name for number, name in sent}
+
+
+# --- over HTTP
+
+MAX_BYTES = 1 << 20
+"""Of a request: thousands of turns."""
+
+
+class Asked(BaseModel, extra="forbid", strict=True):
+    """The arguments of `LiveLibrary.rank`, as a request's JSON gives them."""
+
+    turns: list[Any]
+    k: int = Field(3, ge=1)
+    choose: bool = False
+
+
+class Handler(tornado.web.RequestHandler):
+    """`POST /rank` with the arguments of `LiveLibrary.rank` as JSON gives `{"memes": [...]}`.
+
+    What is wrong is told in one sentence, `{"error": "..."}`: 4xx where it is the request, 503 the model.
+    """
+
+    def initialize(self, live: LiveLibrary) -> None:
+        """Take the library that is served."""
+        self.live = live
+
+    def prepare(self) -> None:
+        """Refuse what is no request for memes."""
+        if (self.request.method, self.request.path) != ("POST", "/rank"):
+            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing but POST /rank")
+        elif "Origin" in self.request.headers:  # any page in a browser of this machine can reach its ports
+            self._refuse(HTTPStatus.FORBIDDEN, "pages in a browser are not served")
+        elif len(self.request.body) > MAX_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send at most {MAX_BYTES:,} bytes")
+
+    async def post(self) -> None:
+        """Answer one request."""
+        try:
+            asked = dict(Asked.model_validate(json.loads(self.request.body)))
+        except (ValueError, RecursionError):
+            form = 'send {"turns": [["name", "words"], ...], "k": 3, "choose": false} as JSON; '
+            return self._refuse(HTTPStatus.BAD_REQUEST, form + TURNS)
+        try:
+            memes = await asyncio.wrap_future(in_thread(partial(self.live.rank, **asked)))
+        except ChatError as error:
+            return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except MemecmdError as error:
+            return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        self._send({"memes": [{**meme._asdict(), "picture": str(meme.picture)} for meme in memes]})
+
+    def _refuse(self, status: HTTPStatus, words: str) -> None:
+        self.set_status(status)
+        self._send({"error": words})
+
+    def _send(self, value: dict[str, Any]) -> None:
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(files.dumps(value))
+
+
+def in_thread(work: Callable[[], Any]) -> Future[Any]:
+    """What `work` gives, from a thread that lets Python end while a model still thinks."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+async def serve(live: LiveLibrary, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Answer requests until somebody stops it; tells `ready` the address, with the port that 0 picked."""
+    try:  # as many may wait to be taken up as a busy group sends at once
+        sockets = tornado.netutil.bind_sockets(port, host, backlog=1024)
+    except OSError as error:
+        raise MemecmdError(f"{host}:{port} cannot be served ({error.strerror}): name another") from error
+    # Nothing is logged: what is asked is somebody's chat.
+    served = tornado.web.Application([("/.*", Handler, {"live": live})], log_function=lambda _: None)
+    tornado.httpserver.HTTPServer(served).add_sockets(sockets)
+    ready(f"http://{host}:{sockets[0].getsockname()[1]}/rank")
+    await asyncio.Event().wait()

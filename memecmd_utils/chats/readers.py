@@ -1,226 +1,40 @@
-"""Who says what in an exported chat: one layout for each tool that people export with, known by its fields.
+"""Who says what in an exported chat, and such chats as the dialogues of a run.
 
-A file that no layout fits is read as a plain table with a column for the speaker and one for the text, or is
-refused with what was seen; dialogues in the form of a release of this package are checked line by line. What
-was read is said in one line, and nothing is sent to a model that looks misread: one speaker for all messages,
-speakers that are labels or numbers, XML or control tokens in a text.
+Each tool that people export with has a layout. A file that no layout fits is read as a plain table with a
+column for the speaker and one for the text, or is refused with what was seen; dialogues in the form of a
+release of this package are checked line by line. What was read is said in one line, and nothing is sent to a
+model that looks misread: one speaker for all messages, speakers that are labels or numbers, XML or control
+tokens in a text.
 """
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
 
-from memecmd_utils.chats import transcripts
-from memecmd_utils.chats.formats import (
-    Json,
-    Table,
-    Text,
-    json_text,
-    read_json,
-    read_table,
-    read_text,
-)
-from memecmd_utils.chats.turns import ME, OTHER, ChatError, Conversation, Message
-from memecmd_utils.chats.words import (
-    CODE,
-    MARKUP,
-    first_text,
-    known,
-    parsed,
-    spoken_text,
-    text_of,
-    time_of,
-    value_at,
-)
-from memecmd_utils.files import UnknownEncoding, decode, first_fault
-from memecmd_utils.schemas import SummaryReply
-from memecmd_utils.schemas import Text as StrippedText
+from memecmd_utils import authors, files, schemas
+from memecmd_utils.chats import formats, layouts, transcripts, turns
+from memecmd_utils.chats.turns import ChatError, Conversation, Message
+from memecmd_utils.settings import Profile, ProfileError
 
-SUMMARY = ("scenario", "emotion", "motivation")
-PARTS = ("chat", "time", "speaker", "text", *SUMMARY, "encoding")
+PARTS = ("chat", "time", "speaker", "text", *layouts.SUMMARY, "encoding")
 """What `FIELDS=` may name."""
 NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
 """Senders whose messages are kept in place and not read as part of the chat."""
 NAMED = "name its columns to `make insert-memes` as FIELDS='speaker=...,text=...' (a.b for a key within)"
 RELEASE = "form of a release"
-PLAIN = "plain table"
-Row = tuple[Any, Mapping[str, Any]]
-"""Place of a message in its file, and its fields."""
-
-
-class Layout(NamedTuple):
-    """The fields of a tool's messages; `data/chat_layouts.yaml` says what each means."""
-
-    tool: str
-    needs: Sequence[str]
-    speaker: Sequence[str]
-    text: Sequence[str]
-    time: str = ""
-    chat: Sequence[str] = ()
-    mine: str = ""
-    account: str = ""
-    trim: str = ""
-    kind: Sequence[str] = ()
-    spoken: str = ".*"
-    notes: str = ""
-    silent: str = r"\s*"
-    quotes: bool = True
-    joint: str = " "
-    told: Sequence[str] = ()
-    """Fields of S, E and Psi."""
-
-
-@cache
-def _tools() -> list[Layout]:
-    """The layouts of tools by name."""
-    return [Layout(**row | {"text": row["text"].split()}) for row in known()["tools"]]
-
-
-# --- one layout over all messages of a chat
-
-
-def messages_of(rows: Sequence[Row], layout: Layout, chat: str) -> list[Message]:
-    """Messages of `rows` by a layout, in a chat of this name where the layout has no field for it."""
-    flags = [text_of(value_at(row, layout.mine)).strip().casefold() for _, row in rows]
-    mine = [bool(layout.mine) and flag in ("1", "true", "yes") for flag in flags]
-    names = [_speaker(row, layout, own) for (_, row), own in zip(rows, mine, strict=True)]
-    pairs = list(zip(names, mine, strict=True))
-    if {name for name, own in pairs if own and name} & {name for name, own in pairs if not own}:
-        # In private chats of WeChatMsg every row has the other's name: only the flag says who speaks.
-        names = [ME if own else name for name, own in pairs]
-    ids = [f"{name}.{key}" for name in layout.speaker for key in _IDS] if layout.tool == PLAIN else []
-    accounts = [first_text(row, [layout.account, *ids]) for _, row in rows]
-    named = {account: name for account, name in zip(accounts, names, strict=True) if name != account}
-    peers = [_peer(row) if layout.tool == "OneBot" else None for _, row in rows]
-    has_private_chats = len(set(filter(None, peers))) > 1
-    messages = []
-    for (place, row), name, account, peer in zip(rows, names, accounts, peers, strict=True):
-        kind = "/".join(text_of(value_at(row, field)) for field in layout.kind)
-        text = ""
-        if re.fullmatch(layout.spoken, kind, re.IGNORECASE):
-            text = _words(row, layout, named)
-        elif layout.notes and re.fullmatch(layout.notes, kind, re.IGNORECASE):
-            name = account = ""
-        if peer == "" and has_private_chats and text:
-            raise ChatError(f"nothing says to whom {name!r} wrote {text[:20]!r}, and there are several chats")
-        own_chat = peer if peer and has_private_chats else first_text(row, layout.chat) or chat
-        time = time_of(value_at(row, layout.time))
-        messages.append(Message(name, text, _summary(row, layout.told), own_chat, time, place, account))
-    return messages
-
-
-_IDS = ("id", "user_id", "uid")
-"""Keys of a sender that is an object."""
-
-
-def _speaker(row: Mapping[str, Any], layout: Layout, own: bool) -> str:
-    name = " ".join(first_text(row, layout.speaker[:1] if own else layout.speaker).split())
-    name = {"收": OTHER, "发": ME}.get(name, name)  # a direction of QQNT_Export
-    name = re.sub(layout.trim, "", name) or name
-    return name or (ME if own else "" if layout.speaker else OTHER)
-
-
-def _peer(row: Mapping[str, Any]) -> str | None:
-    """Whom a bot talks to in a private message of its log, by OneBot; None in a group."""
-    if first_text(row, ["group_id"]):
-        return None
-    bot, *both = (first_text(row, [name]) for name in ("self_id", "user_id", "target_id"))
-    return next((account for account in both if account not in ("", bot)), "")
-
-
-def _words(row: Mapping[str, Any], layout: Layout, named: Mapping[str, str]) -> str:
-    """The text of a message by the first field that has one."""
-    values = (value_at(row, field) for field in layout.text)
-    value = next((value for value in values if value not in (None, "", [])), None)
-    markup = MARKUP.get(layout.tool)
-    text = markup(value, row, named) if markup else text_of(value, layout.joint)
-    return spoken_text(text, layout.quotes, layout.silent)
-
-
-def _summary(row: Mapping[str, Any], fields: Sequence[str]) -> SummaryReply | None:
-    """S, E and Psi of a row that has all three: a data set may have an `emotion` of its own, say a label."""
-    texts = {part: first_text(row, [field]) for part, field in zip(SUMMARY, fields, strict=False)}
-    return SummaryReply(**texts) if len(texts) == len(SUMMARY) and all(texts.values()) else None
-
-
-def layout_for(
-    fields: Sequence[str], given: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
-) -> Layout | None:
-    """The layout of messages with these fields: by `FIELDS=`, a tool's, or that of a plain table."""
-    lowered = {str(field).strip().casefold(): field for field in reversed(fields)}
-    columns = dict(given)
-    for part, names in known()["columns"].items():
-        field = next((lowered[name] for name in names.split() if name in lowered), "")
-        if field and part not in columns and field not in columns.values():
-            columns[part] = field
-    if "account" in columns and "mine" in columns and "speaker" not in columns:
-        columns["speaker"] = columns["account"]
-    told, some = [columns[part] for part in SUMMARY if part in columns], rows[:200]
-    for layout in () if given else _tools():
-        if all(any(need in row or value_at(row, need) is not None for row in some) for need in layout.needs):
-            return layout._replace(told=told)
-    if "text" not in columns or not ("speaker" in columns or "mine" in columns):
-        return None
-    text_kinds = known()["text_kinds"]
-    kinds = {text_of(value_at(row, columns["kind"])) for row in rows} if "kind" in columns else set()
-    has_kinds = any(re.fullmatch(text_kinds, kind, re.IGNORECASE) for kind in kinds)
-    named = {part: columns.get(part, "") for part in ("time", "mine", "account")}
-    named |= {part: [columns[part]] if part in columns else [] for part in ("speaker", "text", "chat")}
-    if has_kinds:
-        named |= {"kind": [columns["kind"]], "spoken": text_kinds}
-    return Layout(PLAIN, (), **named, quotes=False, told=told)
-
-
-def _columns(layout: Layout) -> dict[str, str]:
-    """Name of each field that a layout uses, to what it means."""
-    parts = {"speaker": layout.speaker, "text": layout.text, "time": [layout.time], "chat": layout.chat}
-    parts |= {"mine": [layout.mine], "kind": layout.kind, "summary": layout.told}
-    return {name: part for part, names in parts.items() for name in names if name}
-
-
-def _tool(layout: Layout, fields: Sequence[str]) -> str:
-    """The tool of a layout; of a plain table also which fields are read as what, and which time is not."""
-    used = [f"{part} is {name!r}" for name, part in _columns(layout).items() if part != "summary"]
-    times = [] if layout.time else filter(re.compile(_TIMES, re.IGNORECASE).search, map(str, fields))
-    used += [f"{name!r} is not read as time" for name in times]
-    return f"{PLAIN} ({', '.join(used)})" if layout.tool == PLAIN else layout.tool
-
-
-_TIMES = r"time|date|(?:^|_)ts$|_at$|sent|时间|日期|時間|日時|날짜|시간"
-"""What a column is called that may hold times."""
-
-
-def _seen(rows: Sequence[Row]) -> str:
-    """The fields that there are, for a refusal; `a.b` is a key b within an object a."""
-    names: dict[str, None] = {}
-    for _, row in rows[:200]:
-        for key, value in row.items():
-            value = parsed(value) if isinstance(value, str) and value.startswith("{") else value
-            inner = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) else []
-            names |= dict.fromkeys(inner or [str(key)])
-    return "" if not names else f"; there are: {', '.join(list(names)[:20])}{' ...' * (len(names) > 20)}"
-
-
-def _seen_in(content: Table | Json) -> str:
-    if isinstance(content, Table):
-        return _seen([((), dict.fromkeys(content.rows[content.head], ""))])
-    value = content.value[:200] if isinstance(content.value, list) else content.value
-    return next((_seen(rows) for _, rows in _chats_in(value, (), "")), "")
+Content = formats.Table | formats.Json | formats.Text
 
 
 # --- dialogues in the form of a release, `dialogues.jsonl`: a fault names its line and field
 
 OWN = "user dialogue"
 """`source` of what a file says without naming one."""
-
-
 AnyText = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else "")]
 """Another data set may mean something else by these names."""
 
@@ -230,23 +44,21 @@ class ReleasedTurn(BaseModel):
 
     speaker: str
     text: str | None
-    source: str = OWN
 
 
-class ReleasedSummary(SummaryReply):
+class ReleasedSummary(schemas.SummaryReply):
     """(S, E, Psi) for the message with that number in the file, which counts from 1; empty where unscored."""
 
     turn: int
     scenario: str
     emotion: str
     motivation: str
-    source: str = OWN
 
 
 class Released(BaseModel):
     """A dialogue with the fields that are read of it; others are passed over."""
 
-    dialogue_id: StrippedText
+    dialogue_id: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[\w.-]{1,80}$")]
     turns: list[ReleasedTurn] = Field(min_length=1)
     summaries: list[ReleasedSummary] = []
     kind: AnyText = ""
@@ -256,31 +68,28 @@ class Released(BaseModel):
     source: AnyText = ""
 
 
-def released(content: Table | Json | Text) -> list[Released]:
-    """All dialogues of a file in which one has the form of a release; of another file none.
+def released(content: Content) -> list[Released]:
+    """All dialogues of a file in which one has `dialogue_id` and `turns` with speaker and text; else none.
 
     Raises `ChatError` with the line and the field of the first that has a fault.
     """
-    values = content.value if isinstance(content, Json) and isinstance(content.value, list) else []
-    if not any(_has_released_form(value) for value in values):
+    values = content.value if isinstance(content, formats.Json) and isinstance(content.value, list) else []
+    of_turns = [
+        value["turns"]
+        for value in values
+        if isinstance(value, dict) and {"dialogue_id", "turns"} <= value.keys()
+    ]
+    parts = [turn for of_one in of_turns if isinstance(of_one, list) for turn in of_one]
+    if not any(isinstance(turn, dict) and {"speaker", "text"} <= turn.keys() for turn in parts):
         return []
     dialogues = []
     for number, value in enumerate(values):
         try:
-            dialogues.append(Released.model_validate(json.loads(json_text(value))))
+            dialogues.append(Released.model_validate(json.loads(formats.json_text(value))))
         except ValidationError as error:
             where = f"line {content.lines[number]}" if content.lines else f"dialogue {number + 1}"
-            raise ChatError(f"{where}: {first_fault(error)}") from error
+            raise ChatError(f"{where}: {files.first_fault(error)}") from error
     return dialogues
-
-
-def _has_released_form(value: Any) -> bool:
-    """Whether it has `dialogue_id` and `turns` that do not name speaker and text in another way."""
-    if not isinstance(value, Mapping) or not {"dialogue_id", "turns"} <= value.keys():
-        return False
-    turns = value["turns"] if isinstance(value["turns"], list) else []
-    keys = {key for turn in turns if isinstance(turn, Mapping) for key in turn}
-    return not keys or {"speaker", "text"} <= keys
 
 
 # --- files
@@ -293,7 +102,7 @@ class Export(NamedTuple):
     """A chat export: its chats, and the file around them."""
 
     chats: tuple[Conversation, ...]
-    content: Table | Json | Text
+    content: Content
     codec: str
     taken: str
     """What was read, in one line: tool, people, messages, messages without text."""
@@ -304,7 +113,7 @@ class Export(NamedTuple):
         What was in another encoding begins with a byte order mark, by which spreadsheets know UTF-8.
         """
         at = {self.chats[chat].messages[message].place: values for (chat, message), values in memes.items()}
-        is_plain = self.codec == "utf-8" or isinstance(self.content, Json)
+        is_plain = self.codec == "utf-8" or isinstance(self.content, formats.Json)
         return self.content.with_memes(at).encode("utf-8" if is_plain else "utf-8-sig")
 
 
@@ -319,130 +128,125 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
     if suffix not in SUFFIXES:
         raise ChatError(f"{path.name} cannot be read: save it as CSV, JSON or text ({', '.join(SUFFIXES)})")
     try:
-        text, codec = decode(path.read_bytes(), path.name, wanted)
+        text, codec = files.decode(path.read_bytes(), path.name, wanted)
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from error
-    except UnknownEncoding as error:
+    except files.UnknownEncoding as error:
         other = "" if wanted else ", or name its encoding to `make insert-memes` as FIELDS='encoding=big5'"
         raise ChatError(f"{error}{other}") from error
+    content: Content | None = None
     try:
-        tool, messages, content = _read(text, suffix, given)
-        messages, is_repaired = _without_mojibake(messages)
-        or_named = "" if isinstance(content, Text) else f", or {NAMED}" * (not given) + _seen_in(content)
-        lost = _check_speakers(messages, or_named)
-        messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
-        messages, notes = _named(messages, tool.startswith(PLAIN), isinstance(content, Text))
-        spoken = [message for message in messages if message.speaker and message.text.strip()]
-        notes += [] if isinstance(content, Text) else lost
-        notes += _check(spoken, bool(given), tool == RELEASE, or_named)
+        content = _content(text, suffix, given)
+        tool, messages = _messages(content, suffix, given)
+        notes = _shared_names(messages) + _check(messages, content, bool(given), tool == RELEASE)
     except ChatError as error:
-        raise ChatError(f"{path.name}: {error}") from error
+        advice = "" if given else f"; {NAMED}"
+        advice = "" if content is None or suffix == ".txt" else _seen(content) + advice
+        raise ChatError(f"{path.name}: {error}{advice}") from error
+    messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
+    spoken = [message for message in messages if message.speaker and message.text.strip()]
     chats, people = tuple(_conversations(messages)), list(dict.fromkeys(m.speaker for m in spoken))
-    shown = ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
-    taken = [
-        tool,
-        f"{counted(len(messages), 'message')} of {counted(len(people), 'speaker')} ({shown}) in "
-        f"{counted(len(chats), 'chat')}",
-    ]
+    said = f"{counted(len(messages), 'message')} of {counted(len(people), 'speaker')} ({_some(people)})"
+    taken = [tool, f"{said} in {counted(len(chats), 'chat')}"]
     if len(spoken) < len(messages):
         taken.append(f"{counted(len(messages) - len(spoken), 'message')} without text")
     taken += [*_untimed(messages), *notes, *([] if codec.startswith("utf-8") else [codec])]
-    taken += ["UTF-8 that was saved as Latin-1 is repaired for reading"] * is_repaired
     return Export(chats, content, codec, "; ".join(taken))
 
 
-def _read(text: str, suffix: str, given: Mapping[str, str]) -> tuple[str, list[Message], Table | Json | Text]:
-    """The tool, the messages and the file of a text; `ChatError` says what was seen where nothing fits."""
+def _content(text: str, suffix: str, given: Mapping[str, str]) -> Content:
+    """A file as JSON, as the table that it is under some delimiter and header, or else as lines of text."""
     if not text.strip():
         raise ChatError("the file is empty")
     if suffix in (".json", ".jsonl", ".ndjson"):
-        return _read_json(text, suffix != ".json", given)
-    table = _find_table(text, given)
-    if table is not None:
-        rows = table.records()
-        fields = [table.rows[table.head][place] for place in table.columns()]
-        layout = layout_for(fields, given, [row for _, row in rows] or [dict.fromkeys(fields, "")])
-        used = _columns(layout)
-        lowered = [name.casefold() for name in fields]
-        if double := next((name for name in used if lowered.count(name.casefold()) > 1), None):
-            line = table.line(table.head)
-            raise ChatError(f"line {line}: two columns are called {double!r}: rename or remove one of them")
-        return _tool(layout, fields), messages_of(rows, layout, "chat"), table
-    if suffix == ".txt" and not given:
-        content = read_text(text)
-        if parsed := transcripts.parse(content.text):
-            tool, messages = parsed
-            return tool, messages, content
-    first = [line.strip() for line in text.split("\n") if line.strip()][:3]
-    shown = " / ".join(line[:60] for line in first)
-    seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
-    counts = [{line.count(sign) for line in first} for sign in ",;\t|"]
-    has_columns = suffix != ".txt" or any(len(count) == 1 and count != {0} for count in counts)
-    raise ChatError(
-        f"{seen}; the file begins: {shown}. Save it as a table with columns `speaker,text`, or write each "
-        "message as `name: text`" + f", or {NAMED}" * has_columns
-    )
-
-
-def _find_table(text: str, given: Mapping[str, str]) -> Table | None:
-    """The table under the delimiter and the header that make a layout; None where there are none."""
+        return formats.read_json(text, suffix != ".json")
     separator = re.match(r"sep=(.)\s*\n", text)
     for delimiter in separator[1] if separator else DELIMITERS:
-        table = read_table(text, delimiter)
+        table = formats.read_table(text, delimiter)
         for number, row in enumerate(table.rows[:12]):  # titles may stand above the header
             names = [name.strip() for name in row]
-            is_header = layout_for(names, given, [dict.fromkeys(names, "")]) is not None
+            is_header = layouts.layout_for(names, given, [dict.fromkeys(names, "")]) is not None
             if len(names) > 1 and is_header and set(given.values()) <= set(names):
                 if table.fault:
                     raise ChatError(table.fault)
                 table.head, table.rows[number] = number, names
                 return table
-    return None
+    return formats.read_text(text)
 
 
-def _read_json(text: str, is_lines: bool, given: Mapping[str, str]) -> tuple[str, list[Message], Json]:
-    content = read_json(text, is_lines)
+def _messages(content: Content, suffix: str, given: Mapping[str, str]) -> tuple[str, list[Message]]:
+    """The tool that wrote a file, and its messages; `ChatError` where nothing fits."""
+    if isinstance(content, formats.Json):
+        return _of_json(content, given)
+    if isinstance(content, formats.Table):
+        return _of_table(content, given)
+    if suffix == ".txt" and not given and (parsed := transcripts.parse(content.text)):
+        return parsed
+    first = [line.strip() for line in content.text.split("\n") if line.strip()][:3]
+    seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
+    raise ChatError(
+        f"{seen}; the file begins: {' / '.join(line[:60] for line in first)}. Save it as a table with "
+        "columns `speaker,text`, or write each message as `name: text`"
+    )
+
+
+def _of_table(table: formats.Table, given: Mapping[str, str]) -> tuple[str, list[Message]]:
+    rows = [(place, layouts.flat(row)) for place, row in table.records()]
+    names = [table.rows[table.head][place] for place in table.columns()]
+    layout = layouts.layout_for(names, given, [row for _, row in rows] or [dict.fromkeys(names, "")])
+    lowered = [name.casefold() for name in names]
+    double = next((name for name in layouts.columns_of(layout) if lowered.count(name.casefold()) > 1), None)
+    if double:
+        line = table.line(table.head)
+        raise ChatError(f"line {line}: two columns are called {double!r}: rename or remove one of them")
+    return layouts.tool_of(layout, names), layouts.messages_of(rows, layout, "chat")
+
+
+def _of_json(content: formats.Json, given: Mapping[str, str]) -> tuple[str, list[Message]]:
     dialogues = [] if given else released(content)
     messages, names, tools = [], set(), {}
-    for number, (chat, rows) in enumerate(list(_chats_in(content.value, (), "chat"))):
-        fields = list(dict.fromkeys(key for _, row in rows for key in row))
-        layout = layout_for(fields, given, [row for _, row in rows])
+    for number, (chat, rows) in enumerate(_chats_in(content.value, (), "chat")):
+        fields = list(dict.fromkeys(name for _, row in rows for name in row))
+        layout = layouts.layout_for(fields, given, [row for _, row in rows])
         if layout is None:
-            where = f"line {content.lines[rows[0][0][0]]}: " if is_lines else ""
-            raise ChatError(f"{where}no field says who speaks and what{_seen(rows)}; {NAMED}")
-        messages_here = messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
+            where = f"line {content.lines[rows[0][0][0]]}: " if content.lines else ""
+            raise ChatError(f"{where}no field says who speaks and what")
+        tool = RELEASE if dialogues else layouts.tool_of(layout, fields)
+        if layout.tool == layouts.META:
+            meant = [(place, {name: layouts.repaired(v) for name, v in row.items()}) for place, row in rows]
+            tool += ", its UTF-8 that was saved as Latin-1 repaired for reading" * (meant != rows)
+            chat, rows = layouts.repaired(chat), meant
+        of_chat = layouts.messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
         if dialogues:
             told = {
-                s.turn: s for s in dialogues[number].summaries if s.scenario and s.emotion and s.motivation
+                s.turn: s for s in dialogues[number].summaries if all((s.scenario, s.emotion, s.motivation))
             }
-            messages_here = [m._replace(summary=told.get(n)) for n, m in enumerate(messages_here, start=1)]
-        messages += messages_here
-        names |= {message.chat for message in messages_here}
-        tools[RELEASE if dialogues else _tool(layout, fields)] = None
+            of_chat = [m._replace(summary=told.get(n)) for n, m in enumerate(of_chat, start=1)]
+        messages += of_chat
+        names |= {message.chat for message in of_chat}
+        tools[tool] = None
     if not messages:
-        top = content.value[:1] if isinstance(content.value, list) else [content.value]
-        seen = _seen([((), value) for value in top if isinstance(value, dict)])
-        raise ChatError(f'no list of messages is in it, such as [{{"speaker": ..., "text": ...}}, ...]{seen}')
-    return ", ".join(tools), messages, content
+        raise ChatError('no list of messages is in it, such as [{"speaker": ..., "text": ...}, ...]')
+    return ", ".join(tools), messages
 
 
-def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[Row]]]:
+def _chats_in(value: Any, place: tuple, name: str) -> Iterator[tuple[str, list[layouts.Row]]]:
     """Name and messages of every chat in a JSON value."""
     if isinstance(value, list):
         own = [_list_key(item) is None for item in value]
-        rows = [((*place, i), item) for i, item in enumerate(value) if own[i] and isinstance(item, dict)]
-        rows = [row for row in rows if _is_message(row[1])]
+        items = [(i, item) for i, item in enumerate(value) if own[i] and isinstance(item, dict)]
+        rows = [((*place, i), layouts.flat(item)) for i, item in items if _is_message(item)]
         if rows:
             yield name, rows
         for i, item in enumerate(value):
             if isinstance(item, list) or not own[i]:
                 yield from _chats_in(item, (*place, i), f"chat {i + 1}")
     elif isinstance(value, dict) and (key := _list_key(value)) is not None:
-        if isinstance(value[key][0], str):  # bare texts of two who take turns
-            value[key] = [{"speaker": "AB"[i % 2], "text": text} for i, text in enumerate(value[key])]
-        yield from _chats_in(value[key], (*place, key), first_text(value, known()["chat_names"]) or name)
-    elif isinstance(value, dict) and isinstance(lists := value_at(value, "chats.list"), list):
-        yield from _chats_in(lists, (*place, "chats", "list"), name)  # Telegram's whole account
+        title = layouts.first_text(layouts.flat(value), layouts.known()["chat_names"])
+        yield from _chats_in(value[key], (*place, key), title or name)
+    elif isinstance(value, dict) and isinstance(layouts.flat(value).get("chats.list"), list):
+        # Telegram's whole account, in which contacts are lists, too
+        yield from _chats_in(value["chats"]["list"], (*place, "chats", "list"), name)
     elif isinstance(value, dict):
         lists = [k for k, v in value.items() if isinstance(v, list) and v and isinstance(v[0], dict)]
         for key in lists or [k for k, v in value.items() if isinstance(v, dict)]:
@@ -457,11 +261,28 @@ def _is_message(row: Mapping[str, Any]) -> bool:
 
 def _list_key(value: Any) -> str | None:
     """Key of the list of messages of an object that is a whole chat; None for a message."""
-    for key in known()["lists"] if isinstance(value, dict) else ():
-        items, kinds = value.get(key), dict | str if key in ("dialogue", "dialog") else dict
-        if isinstance(items, list) and items and isinstance(items[0], kinds):
+    for key in layouts.known()["lists"] if isinstance(value, dict) else ():
+        if isinstance(items := value.get(key), list) and items and isinstance(items[0], dict):
             return key
     return None
+
+
+def _seen(content: Content) -> str:
+    """The fields that there are, for a refusal; `a.b` is a key b within an object a."""
+    if isinstance(content, formats.Text):
+        return ""
+    if isinstance(content, formats.Table):
+        rows = [dict.fromkeys(content.rows[content.head])]
+    else:
+        chat = next((rows for _, rows in _chats_in(content.value, (), "")), [])
+        top = content.value if isinstance(content.value, list) else [content.value]
+        rows = [row for _, row in chat[:200]] or [
+            layouts.flat(value) for value in top[:1] if isinstance(value, dict)
+        ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    outer = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
+    shown = [name for name in names if name not in outer]
+    return f"; there are: {', '.join(shown[:20])}{' ...' * (len(shown) > 20)}" if shown else ""
 
 
 # --- what looks misread
@@ -476,113 +297,66 @@ _XML = re.compile(
 )
 
 
-def _check_speakers(messages: Sequence[Message], or_named: str) -> list[str]:
-    """Raise `ChatError` where most texts have no speaker, for it is in another field; else count them."""
-    words = [message for message in messages if message.text.strip()]
-    lost = [message for message in words if not message.speaker]
-    if not lost:
-        return []
-    said = f"{len(lost)} of {counted(len(words), 'text')} without a speaker, such as {lost[0].text[:40]!r}"
-    if 2 * len(lost) > len(words):
-        raise ChatError(f"{said}: export the chat in another form{or_named}")
-    return [said]
+_CODES = re.compile(rf"{layouts.CODE.pattern}|锟斤拷|[\ufffd\x80-\x9f]")
+"""Codes of programs, and what is left of texts that were saved or read in another encoding."""
 
 
-def _check(spoken: Sequence[Message], is_given: bool, is_released: bool, or_named: str) -> list[str]:
-    """Raise `ChatError` for messages that look misread, else say which texts hold codes.
+def _check(messages: Sequence[Message], content: Content, is_given: bool, is_released: bool) -> list[str]:
+    """Raise `ChatError` for messages that look misread; else say which texts lack a speaker or hold codes.
 
-    A release says by its form who speaks. `or_named`: what can be done but another export.
+    A release says by its form who speaks. In lines of text only notes of the app have no speaker.
     """
+    hint = "export the chat in another form"
+    texts = [message for message in messages if message.text.strip()]
+    lost = [m for m in texts if not m.speaker and not isinstance(content, formats.Text)]
+    spoken = [m for m in texts if m.speaker and m.speaker.casefold() not in NOT_SPOKEN]
+    people, notes = list(dict.fromkeys(message.speaker for message in spoken)), []
+    if lost:
+        such = f"such as {lost[0].text[:40]!r}"
+        notes.append(f"{len(lost)} of {counted(len(texts), 'text')} without a speaker, {such}")
+    if 2 * len(lost) > len(texts):  # it is in another field
+        raise ChatError(f"{notes[0]}: {hint}")
     if not spoken:
-        raise ChatError(
-            f"no message has both a speaker and a text: export the chat in another form{or_named}"
-        )
-    people = list(dict.fromkeys(message.speaker for message in spoken))
-    hint = f"export the chat in another form{or_named}"
-    codes = list(filter(None, (CODE.search(message.text) for message in spoken)))
-    if not is_given:
-        label = next(filter(_LABELS.fullmatch, people), None)
-        if label is not None and not is_released:
-            raise ChatError(f"{label!r} would be a speaker, and looks like a label or a number: {hint}")
-        if len(people) == 1 and len(spoken) > 2 and not is_released:
-            raise ChatError(f"{people[0]!r} would say all {len(spoken)} messages: {hint}")
-        marked = next(filter(None, (_XML.search(message.text) for message in spoken)), None)
-        if marked is None and 2 * len(codes) > len(spoken):
-            marked = codes[0]
-        if marked is not None:
-            raise ChatError(f"a text holds {marked[0][:40]!r}, which nobody says: {hint}")
-    return [f"{counted(len(codes), 'text')} with a code such as {codes[0][0][:40]!r}"] if codes else []
+        raise ChatError(f"no message has both a speaker and a text: {hint}")
+    label = next(filter(_LABELS.fullmatch, people), None)
+    if label is not None and not (is_given or is_released):
+        raise ChatError(f"{label!r} would be a speaker, and looks like a label or a number: {hint}")
+    if len(people) == 1 and len(spoken) > 2 and not (is_given or is_released):
+        raise ChatError(f"{people[0]!r} would say all {len(spoken)} messages: {hint}")
+    codes = list(filter(None, (_CODES.search(message.text) for message in spoken)))
+    marks = list(filter(None, (_XML.search(message.text) for message in spoken)))
+    marks += codes if 2 * len(codes) > len(spoken) else []
+    if marks and not is_given:
+        raise ChatError(f"a text holds {marks[0][0][:40]!r}, which nobody says: {hint}")
+    if codes:
+        notes.append(f"{counted(len(codes), 'text')} with a code such as {codes[0][0][:40]!r}")
+    return notes
 
 
-def _named(messages: list[Message], is_plain: bool, is_text: bool) -> tuple[list[Message], list[str]]:
-    """Messages with one name for an account in a chat and one account for a name, and what to say of it.
-
-    Of an account whose name changed the last one counts; names that take turns are several people behind a
-    bridge. Two accounts with one name are told apart, but not in a plain table: its ids may mean anything.
-    """
-    names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for m in messages:
-        if m.account and m.speaker not in ("", m.account):
-            names[m.chat, m.account].append(m.speaker)
-    runs = {key: [name for name, _ in groupby(said)] for key, said in names.items()}
-    notes = []
-    if not (is_plain or is_text):
-        last = {key: run[-1] for key, run in runs.items() if len(run) == len(set(run))}
-        changed = [run for key, run in runs.items() if key in last and len(run) > 1]
-        notes = [f"one account, called {' and then '.join(run)}, is one speaker" for run in changed]
-        messages = [
-            m._replace(speaker=last.get((m.chat, m.account), m.speaker)) if m.speaker else m for m in messages
-        ]
-    accounts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for m in messages:
-        if m.account and m.speaker:
-            accounts[m.chat, m.speaker][m.account] += 1
-    shared = {key: len(of) for key, of in accounts.items() if len(of) > 1}
-    if is_plain:
-        every = [account for of in accounts.values() for account in of.elements()]
-        if len(every) > 4 and len(every) == len(set(every)):  # the ids of messages
-            shared = {}
-    else:
-        own = {(*key, account) for key in shared for account in accounts[key]}
-        messages = [
-            m._replace(speaker=f"{m.speaker} ({m.account})") if (m.chat, m.speaker, m.account) in own else m
-            for m in messages
-        ]
-    told = "are read as one speaker" if is_plain else "are told apart"
-    return messages, notes[:3] + [f"{n} accounts called {name!r} {told}" for (_, name), n in shared.items()][
-        :3
+def _shared_names(messages: Sequence[Message]) -> list[str]:
+    """What to say of accounts that share a name within a chat, and of names that share an account."""
+    pairs = {
+        (m.chat, m.speaker, m.account) for m in messages if m.account and m.speaker not in ("", m.account)
+    }
+    names = Counter((chat, name) for chat, name, _ in pairs)
+    accounts = Counter((chat, account) for chat, _, account in pairs)
+    notes = [
+        f"{n} accounts called {name!r} are read as one speaker" for (_, name), n in names.items() if n > 1
     ]
+    notes += [
+        f"account {account!r} has {n} names, each a speaker" for (_, account), n in accounts.items() if n > 1
+    ]
+    return notes[:4]
 
 
 def _untimed(messages: Sequence[Message]) -> list[str]:
-    """What to say of times that do not count, where the file has times."""
-    unread = [m.time for m in messages if isinstance(m.time, str)]
-    lacking = sum(m.time is None for m in messages if m.speaker)
-    if not unread and (not lacking or lacking == sum(bool(m.speaker) for m in messages)):
+    """What to say of messages whose time does not count, where the file has times."""
+    untimed = [m.time for m in messages if m.speaker and not isinstance(m.time, float)]
+    if not untimed or all(message.time is None for message in messages):
         return []
-    if len(unread) + lacking >= len(messages):
-        return [f"times such as {unread[0]!r} are not read, so the file's order counts"]
-    such = f" (or none that can be read, such as {unread[0]!r})" if unread else ""
-    return [f"{counted(len(unread) + lacking, 'message')} without a time{such}: they stay where they stand"]
-
-
-def _without_mojibake(messages: list[Message]) -> tuple[list[Message], bool]:
-    """Texts in UTF-8 that were read as Latin-1 when they were saved (Instagram, Messenger), repaired."""
-    strange = [text for message in messages for text in message[:2] if not text.isascii()]
-    lost = sum("锟斤拷" in text or "\ufffd" in text for text in strange)
-    if lost and 5 * lost >= len(strange):
-        raise ChatError("its Chinese was lost when it was saved (锟斤拷): export it again as UTF-8")
-    if not strange or sum(_mended(text) != text for text in strange) < 0.9 * len(strange):
-        return messages, False
-    names = ("speaker", "text", "chat")
-    return [m._replace(**{name: _mended(getattr(m, name)) for name in names}) for m in messages], True
-
-
-def _mended(text: str) -> str:
-    try:
-        return text.encode("latin-1").decode("utf-8")
-    except UnicodeError:
-        return text
+    such = next((f", such as {time!r}" for time in untimed if time), "")
+    said = f"{counted(len(untimed), 'message')} without a time that can be read{such}"
+    return [f"{said}: they stay where they stand"]
 
 
 def _conversations(messages: Sequence[Message]) -> Iterator[Conversation]:
@@ -596,6 +370,10 @@ def _conversations(messages: Sequence[Message]) -> Iterator[Conversation]:
             of_chat, timed = of_chat[::-1], timed[::-1]
         in_order = iter(sorted(timed, key=lambda message: message.time))
         yield Conversation(chat, tuple(next(in_order) if isinstance(m.time, float) else m for m in of_chat))
+
+
+def _some(people: Sequence[str]) -> str:
+    return ", ".join(people[:4]) + (" ..." if len(people) > 4 else "")
 
 
 def counted(number: int, noun: str) -> str:
@@ -614,3 +392,72 @@ def parse_fields(text: str) -> dict[str, str]:
     if not all(fields.values()) or not fields.keys() <= set(PARTS):
         raise ChatError(f"FIELDS needs part=column, got {text!r}; parts are: {', '.join(PARTS)}")
     return fields
+
+
+# --- chats as the dialogues of a run: the key `dialogues` names their file (stage 03)
+
+
+def load_dialogues(profile: Profile) -> tuple[list[schemas.Dialogue], str]:
+    """Dialogues of the file that the key `dialogues` names, at most `n_dialogues`, and what was read.
+
+    It is any file that `make insert-memes` reads; without that key there are none. With `paper_data` the
+    dialogues are those of the authors' release. Who speaks first is A;
+    messages of one speaker in a row are one turn, joined with a space. A group among several chats is left
+    out and counted. Raises `ChatError` for a file that cannot be read, and `ProfileError` where there is no
+    chat of two, or summaries are missing that no model of the profile could write.
+    """
+    limit = profile.dialogue.n_dialogues
+    limit = limit if isinstance(limit, int) else None
+    if release := authors.of_profile(profile):
+        dialogues = release.dialogues[:limit]
+        return dialogues, f"{len(dialogues):,} dialogues of the authors' release"
+    if profile.dialogue.dialogues is None:
+        return [], ""
+    path = files.paths.user_path(profile.dialogue.dialogues)
+    export = read(path)
+    told = released(export.content)
+    of_two = [chat for chat in export.chats if len(chat.people) == 2]
+    others = [chat for chat in export.chats if len(chat.people) != 2]
+    if others and (told or not of_two):
+        name, people = others[0].name, others[0].people
+        raise ProfileError(
+            f"{path.name}: a dialogue has two speakers, and {name!r} has {len(people)}: {_some(people)}"
+        )
+    own: dict[str, schemas.Dialogue] = {}
+    for number, chat in enumerate(of_two[:limit], start=1):
+        if told:
+            about = told[chat.messages[0].place[0]]
+        else:
+            name = re.sub(r"[^\w.-]+", "-", chat.name).strip("-")[:70]
+            dialogue_id = f"{name or 'chat'}-{number}" if name in ("", *own) else name
+            about = Released.model_construct(dialogue_id=dialogue_id, title=chat.name)
+        if about.dialogue_id in own:
+            raise ProfileError(f"{path.name}: dialogue_id {about.dialogue_id!r} must name one dialogue")
+        own[about.dialogue_id] = _dialogue(chat, about, profile)
+    missing = sum(len(dialogue.turns) - 1 - len(dialogue.summaries) for dialogue in own.values())
+    if missing and profile.models.llm == "authored":
+        raise ProfileError(
+            f"{missing:,} turns in {path.name} have no summary, and profile {profile.name!r} has no model to "
+            "write one: name a profile with a model, or add them in columns S, E and Psi (a release has "
+            "`summaries` with turn, scenario, emotion and motivation)"
+        )
+    left_out = f"; left out: {counted(len(others), 'chat')} not of two speakers" if others else ""
+    return [*own.values()], export.taken + left_out
+
+
+def _dialogue(chat: Conversation, about: Released, profile: Profile) -> schemas.Dialogue:
+    """A chat of two as a dialogue; `about` says what its file tells beside the messages."""
+    spoken = []
+    for number, (_, group) in enumerate(groupby(chat.spoken, key=lambda turn: turn.speaker), start=1):
+        first, *more = group
+        text = " ".join(turn.text for turn in (first, *more))
+        spoken.append(first._replace(turn=number, text=text))
+    names = {"A": about.name_a or "A", "B": about.name_b or "B"}
+    told = {
+        "dialogue_id": about.dialogue_id,
+        "kind": about.kind if about.kind in schemas.DIALOGUE_KINDS else "own",
+        "title": about.title or about.dialogue_id,
+        "source": about.source or OWN,
+        "profile": profile.name,
+    }
+    return turns.dialogue_of(spoken, told, [names.get(name, name) for name in chat.people])

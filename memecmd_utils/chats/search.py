@@ -1,20 +1,18 @@
 """The library of a finished run, searched by turns that the run has never seen."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from memecmd_utils import files, library, retrieval
-from memecmd_utils.embedders import Embedder, RecordedEmbedder, embedder_of
+from memecmd_utils import library, retrieval
+from memecmd_utils.embedders import RecordedEmbedder, embedder_of
 from memecmd_utils.files import paths
 from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.pictures import LibraryError
 from memecmd_utils.retrieval import QUERY_FIELDS, Encode, MemeIndex
-from memecmd_utils.runs import RECORDS, Run, StageMissing, open_finished
-from memecmd_utils.schemas import Annotation, Dialogue, Meme, SummaryReply
+from memecmd_utils.runs import RECORDS, Run, open_finished
+from memecmd_utils.schemas import Annotation, Dialogue, Meme
 from memecmd_utils.settings import load_profile, parse_settings, run_name, settle
 
 
@@ -56,36 +54,23 @@ def asking_run(finished: Run, profile: str, settings: str, purpose: str) -> Run:
     return Run(name, loaded, paths.processed / name, paths.reports / name)
 
 
-def encoder(run: Run, asking: Run, name: str | None = None) -> Encode:
+def encoder(run: Run, asking: Run, name: str | None = None, is_kept: bool = True) -> Encode:
     """Texts and side to unit vectors by a run's embedder, or the one named; `asking` pays.
 
-    New vectors are recorded where the run records. Else an endpoint is asked only if the mode of `asking`
-    allows it.
+    New vectors are recorded where the run records. Of what is said in chats nothing `is_kept`, not even in
+    memory, however long they go on. An endpoint is asked only if the mode of `asking` allows it.
     """
-    if run.profile.models.mode != "recorded":
+    if is_kept and run.profile.models.mode != "recorded":
         stored = run.embedder(name)
         asking.with_budget(stored.embedder)
         return stored.encode
-
-    @functools.cache
-    def embedder() -> RecordedEmbedder:
-        return RecordedEmbedder(asked_embedder(run, asking, name), run.read_dirs)
-
-    return lambda texts, side: embedder().encode(texts, side)
-
-
-def asked_embedder(run: Run, asking: Run, name: str | None = None) -> Embedder:
-    """A run's embedder, or the one named, which `asking` pays; an endpoint only where its mode allows it."""
     if (name or run.profile.models.embedder) == "endpoint" and asking.profile.models.mode == "recorded":
         raise EndpointError(
             "the run's embedder is an endpoint, which mode=recorded never asks: SET=mode=auto"
         )
-    return asking.with_budget(embedder_of(run.profile, name, run.read_dirs))
-
-
-def passing_encoder(run: Run, asking: Run, name: str) -> Encode:
-    """The same for what is said in chats: nothing is kept, not even in memory, however long they go on."""
-    embedder = asked_embedder(run, asking, name)
+    embedder = asking.with_budget(embedder_of(run.profile, name, run.read_dirs))
+    if is_kept:
+        return RecordedEmbedder(embedder, run.read_dirs).encode
     return lambda texts, side: RecordedEmbedder(embedder, ()).encode(texts, side)
 
 
@@ -114,21 +99,13 @@ class Library:
         texts = ([getattr(summary, field) for summary in summaries] for field in QUERY_FIELDS)
         return [self.encode(of_field, "query").mean(axis=0) for of_field in texts]
 
-    def queries(self, summaries: Sequence[SummaryReply]) -> np.ndarray:
-        """Queries [n, 3, dim], centred by `query_means`: none depends on the others."""
-        centring = self.run.profile.retrieval.centring
-        return retrieval.queries_of(summaries, self.encode, centring, self.query_means)
-
 
 def open_library(run: Run, asking: Run) -> Library:
     """Read a finished run's memes and annotations and index them, searched on behalf of `asking`.
 
-    Raises `StageMissing` where notebooks 01 and 02 have not been run, or by another version.
+    Raises `StageMissing` where notebooks 01 and 02 have not been run, `StageOutputError` by another version.
     """
     encode = encoder(run, asking)
-    try:
-        memes, annotations = run.memes(), run.load(Annotation)
-    except files.StageOutputError as error:
-        raise StageMissing(f"run {run.name!r} is from another version ({error}): make it again") from error
+    memes, annotations = run.memes(), run.load(Annotation)
     index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
     return Library(run, memes, index, encode)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
+from memecmd_utils.chats.layouts import known, spoken_text
 from memecmd_utils.chats.turns import ME, OTHER, Message
-from memecmd_utils.chats.words import known, spoken_text
 
 
 class Form(NamedTuple):

@@ -4,8 +4,9 @@ They are read as turns only where the pipeline needs turns; the summary agent of
 what a turn is about, (S, E, Psi) (Eq. 16).
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from memecmd_utils.dialogue import Context, answer_summary
@@ -15,7 +16,7 @@ from memecmd_utils.llm import prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Answer
 from memecmd_utils.runs import Run
-from memecmd_utils.schemas import SummaryReply
+from memecmd_utils.schemas import Dialogue, Summary, SummaryReply, Turn
 from memecmd_utils.settings import Profile
 
 MAX_CHARS = 500
@@ -45,16 +46,6 @@ class Message(NamedTuple):
     """The sender's id, where the file has one."""
 
 
-class Conversation(NamedTuple):
-    """One chat: its name and its messages in the order they were sent."""
-
-    name: str
-    messages: tuple[Message, ...]
-
-
-# --- turns
-
-
 class SpokenTurn(NamedTuple):
     """What one person says until another one does."""
 
@@ -67,59 +58,98 @@ class SpokenTurn(NamedTuple):
     summary: SummaryReply | None
 
 
-def spoken_turns(conversation: Conversation) -> list[SpokenTurn]:
-    """The turns of a conversation: messages of one speaker in a row, joined with a space.
+@dataclass(frozen=True)
+class Conversation:
+    """One chat: its name and its messages in the order they were sent."""
 
-    Messages without a speaker are passed over. One without text adds nothing, but what its sender's
-    neighbour says before and after it stays two turns; so does a message that brings its own summary.
+    name: str
+    messages: tuple[Message, ...]
+
+    @cached_property
+    def spoken(self) -> list[SpokenTurn]:
+        """Its turns: messages of one speaker in a row, joined with a space.
+
+        Messages without a speaker are passed over. One without text adds nothing, but what its sender's
+        neighbour says before and after it stays two turns; so does a message that brings its own summary.
+        """
+        groups: list[list[tuple[int, Message]]] = []
+        for place, message in enumerate(self.messages):
+            if message.speaker:
+                if not groups or message.speaker != groups[-1][-1][1].speaker or message.summary is not None:
+                    groups.append([])
+                groups[-1].append((place, message))
+        turns: list[SpokenTurn] = []
+        for group in groups:
+            if words := {place: message.text.strip() for place, message in group if message.text.strip()}:
+                first, text = group[0][1], " ".join(words.values())
+                turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, min(words), first.summary))
+        return turns
+
+    @cached_property
+    def people(self) -> list[str]:
+        """Who says something, in the order of their first turns."""
+        return list(dict.fromkeys(turn.speaker for turn in self.spoken))
+
+
+def dialogue_of(
+    spoken: Sequence[SpokenTurn],
+    about: Mapping[str, str],
+    people: Sequence[str] = ("A", "B"),
+    lacking: str | None = None,
+) -> Dialogue:
+    """Turns as the pipeline has them: whoever speaks first is A, everybody else B, named as `people`.
+
+    `about`: id, kind, title, source and profile of the dialogue. A turn without a summary has an empty one
+    that is unscored for the reason `lacking`; without a reason it has none.
     """
-    groups: list[list[tuple[int, Message]]] = []
-    for place, message in enumerate(conversation.messages):
-        if message.speaker:
-            if not groups or message.speaker != groups[-1][-1][1].speaker or message.summary is not None:
-                groups.append([])
-            groups[-1].append((place, message))
-    turns: list[SpokenTurn] = []
-    for group in groups:
-        if words := {place: message.text.strip() for place, message in group if message.text.strip()}:
-            first, text = group[0][1], " ".join(words.values())
-            turns.append(SpokenTurn(len(turns) + 1, first.speaker, text, min(words), first.summary))
-    return turns
-
-
-def missing(name: str, turns: Sequence[SpokenTurn]) -> Iterator[Context]:
-    """What the summary agent reads for each turn t >= 2 whose file gives no summary."""
-    lines = [(turn.speaker, turn.text) for turn in turns]
-    for turn in turns[1:]:
-        if turn.summary is None:
-            yield Context.before(name, lines, turn.turn)
+    turns, summaries = [], []
+    for said in spoken:
+        speaker = "A" if said.speaker == spoken[0].speaker else "B"
+        place = {
+            "turn": said.turn,
+            "speaker": speaker,
+            "source": about["source"],
+            "profile": about["profile"],
+        }
+        turns.append(Turn(text=said.text, **place))
+        if said.turn > 1 and (said.summary is not None or lacking is not None):
+            texts = {name: getattr(said.summary, name, "") for name in SummaryReply.model_fields}
+            unscored = "" if said.summary is not None else lacking
+            summaries.append(Summary(**texts, unscored=unscored, **place))
+    names = {"ref": about["dialogue_id"], "name_a": people[0], "name_b": people[1]}
+    return Dialogue(turns=turns, summaries=summaries, complete=True, **names, **about)
 
 
 # --- the summary agent
 
 
-class NoSummaryAgent(MemecmdError, RuntimeError):
-    """No model may be asked; the message says how to get one and keep the library of a run."""
+def missing(chat: Conversation) -> Iterator[Context]:
+    """What the summary agent reads for each turn t >= 2 whose file gives no summary."""
+    lines = [(turn.speaker, turn.text) for turn in chat.spoken]
+    for turn in chat.spoken[1:]:
+        if turn.summary is None:
+            yield Context.before(chat.name, lines, turn.turn)
 
-    def __init__(self, what: str, profile: str, library: str) -> None:
-        super().__init__(
-            f"{what}, and profile {profile!r} has no model to ask: PROFILE=local RUN={library} after "
-            f"`make local-llm`, or PROFILE=openai RUN={library} with a key"
-        )
+
+def no_model(what: str, profile: str, library: str) -> ChatError:
+    """Nobody may be asked: how to get a model, and keep the library of a run."""
+    return ChatError(
+        f"{what}, and profile {profile!r} has no model to ask: PROFILE=local RUN={library} after "
+        f"`make local-llm`, or PROFILE=openai RUN={library} with a key"
+    )
 
 
 def summarise(contexts: Sequence[Context], run: Run, stage: str, library: str) -> list[Answer]:
     """Summaries of `contexts` by the generator of `run`, side by side, resumable, within its caps.
 
-    They are recorded under `stage`. Raises `NoSummaryAgent`, which names the run `library`, where the profile
-    has authored texts only.
+    They are recorded under `stage`. Raises `ChatError`, which names the run `library`, where the profile has
+    authored texts only.
     """
     if not contexts:
         return []
     if run.profile.models.llm == "authored":
         what = f"{len(contexts):,} turns have no summary (a file may bring it in its columns S, E, Psi)"
-        raise NoSummaryAgent(what, run.profile.name, library)
-
+        raise no_model(what, run.profile.name, library)
     # Asked one at a time, a model that is asked again after a kill says the same.
     with run.chat("generator", stage, at_once=1) as chat:
         work = partial(summary_of, chat=chat, profile=run.profile)

@@ -14,8 +14,8 @@ import yaml
 from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image
 
-from memecmd_utils import files, runs, schemas, statistics
-from memecmd_utils.chats import insertion, search
+from memecmd_utils import files, learned, runs, schemas, statistics
+from memecmd_utils.chats import search
 from memecmd_utils.files import paths
 from memecmd_utils.learned import LearnedPlacement, PlacementModel
 from memecmd_utils.settings import Profile
@@ -63,7 +63,7 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     """
     for name in ("processed", "raw", "reports", "example", "profiles"):
         monkeypatch.setattr(paths, name, tmp_path / name)
-    for module in (runs, search, insertion):
+    for module in (runs, search, learned):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
     own = {"centring": "none", "score_scale": "raw", "theta0": 0.6, "threshold_penalty": 0.1}
     settings = grouped({**own, **changes})
