@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memecmd_utils import benchmark, grades, learned, retrieval
+from memecmd_utils import benchmark, learned, retrieval
 from memecmd_utils.files import StageOutputError
 from memecmd_utils.grades import GroundTruth
 from memecmd_utils.learned import Predicted
@@ -61,18 +61,22 @@ def made() -> Senders:
 
 
 def test_who_sends_what_where(made: Senders) -> None:
+    def sent(who: str, where: str) -> list[tuple[int, str]]:
+        return [*made.sent(who, where)[["turn", "meme"]].itertuples(index=False, name=None)]
+
     turns = np.array([turn for _, turn in made.data.keys])
     assert (made.turns[retrieval.RERANKED] == np.isin(turns, (2, 4))).all() and made.turns[ALL].all()
-    for who, meme in ((POPULAR, 0), (SINGLE, 0), (learned.LEARNED, 1), (GREEDY, 3)):
-        at, memes = made.sent(who, ALL)
-        assert at.tolist() == list(range(len(turns))) and (memes == meme).all()
-    at, memes = made.sent(POPULAR, retrieval.RERANKED)
+    for who, meme in ((POPULAR, "m0"), (SINGLE, "m0"), (learned.LEARNED, "m1"), (GREEDY, "m3")):
+        assert sent(who, ALL) == [(turn, meme) for turn in turns]
     order = retrieval.order(made.liked, made.data.meme_ids)
-    assert turns[at].tolist() == [2, 4] * N_DIALOGUES
-    assert (memes == order[at, np.tile([0, 1], N_DIALOGUES)]).all(), "no meme twice in a chat"
+    nth = np.where(turns == 2, 0, 1)  # no meme twice in a chat
+    by_turn = [(turn, f"m{memes[n]}") for turn, memes, n in zip(turns, order, nth, strict=True)]
+    assert sent(POPULAR, retrieval.RERANKED) == [one for one in by_turn if one[0] in (2, 4)]
     made.turns[retrieval.RERANKED][:] = True  # five turns a chat, four memes
-    _, memes = made.sent(POPULAR, retrieval.RERANKED)
-    assert (memes == order[np.arange(len(turns)), np.tile([0, 1, 2, 3, 0], N_DIALOGUES)]).all()
+    nth = np.tile([0, 1, 2, 3, 0], N_DIALOGUES)
+    assert sent(POPULAR, retrieval.RERANKED) == [
+        (turn, f"m{memes[n]}") for turn, memes, n in zip(turns, order, nth, strict=True)
+    ]
     gated = made.turns[learned.LEARNED]
     assert gated.mean() == pytest.approx(made.data.profile.retrieval.wanted_rate, abs=0.1)
     first = made.firsts[retrieval.RERANKED]  # its choice stands before the paper's order
@@ -88,32 +92,9 @@ def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
     scored = retrieval.score_dialogues(data.split.dialogues, index, made_turns.encode, data.profile)
     placed = retrieval.place(scored, index, data.profile.replace(strategies=[GREEDY]))
     said = Predicted(data.scores, *data.scores.T[:2])
-    sent, _ = Senders(data, said, data.scores, data.scores, data.scores, {}).sent(GREEDY, GREEDY)
-    assert [data.keys[row] for row in sent] == [(p.dialogue_id, p.turn) for p in placed] != []
-
-
-def test_measures_of_a_meme_by_hand(made: Senders) -> None:
-    """m2 is sent at turns 2 (grade 2) and 4 (grade 1); of 40 turns with a grade it fits at 16."""
-    sent = made.sent(retrieval.RERANKED, retrieval.RERANKED)
-    worth = made.worth(*sent)
-    means = {measure: made.mean(worth[measure], sent[0]) for measure in ("fits", "lands", "mean grade")}
-    assert [(float(mean.value), n) for mean, n in means.values()] == [(1, 16), (0.5, 16), (1.5, 16)]
-    greedy = made.worth(*made.sent(GREEDY, ALL))
-    assert (greedy["fits"][0] == 0).all(), "what nobody graded does not fit"
-
-
-def test_specificity_forgets_all_grades_of_a_dialogue_that_is_left_out(made: Senders) -> None:
-    """m2 fits at 16 of 40 turns, where it was sent: 1 - 15/39; without a dialogue 1 - 13/34."""
-    sent = made.sent(retrieval.RERANKED, retrieval.RERANKED)
-    left_out, n = made.mean(made.worth(*sent)["specificity"], sent[0])
-    assert n == 2 * N_DIALOGUES and left_out.value == pytest.approx(1 - 15 / 39)
-    assert left_out.without == pytest.approx(np.full(N_DIALOGUES, 1 - 13 / 34))
-    at, memes = made.sent(learned.LEARNED, ALL)  # m1 at all turns: 0, 1, 2, 0, ...
-    left_out, _ = made.mean(made.worth(at, memes)["specificity"], at)
-    for number, rows in enumerate(made.data.rows_of.values()):
-        rest = np.delete(grades.fits(made.data.grades[:, 1]), rows).astype(float)
-        by_hand = [fits - np.delete(rest, place).mean() for place, fits in enumerate(rest)]
-        assert left_out.without[number] == pytest.approx(np.mean(by_hand), abs=1e-9)
+    sent = Senders(data, said, data.scores, data.scores, data.scores, {}).sent(GREEDY, GREEDY)
+    keys = [*zip(sent["dialogue"], sent["turn"], strict=True)]
+    assert keys == [(p.dialogue_id, p.turn) for p in placed] != []
 
 
 def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None:

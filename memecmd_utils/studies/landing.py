@@ -20,7 +20,6 @@ from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
 from memecmd_utils.runs import Run, StageMissing
 from memecmd_utils.schemas import Choice, Dialogue, Grade
 from memecmd_utils.splits import Split, Turns, splits_of_run
-from memecmd_utils.statistics import LeftOut
 
 TABLES, SCORES = "landing.json", "learned.npz"
 """Files of a run: the tables that page and READMEs quote, and the rankings of its splits."""
@@ -37,10 +36,6 @@ COMPARED = {
     OWN: ((RERANKED, GREEDY), (LEARNED, GREEDY)),
 }
 """At whose turns which pairs are compared; at all turns no gate chooses the turns, so that comes first."""
-OF_MEMES = {
-    "fits": statistics.SHARE, "lands": statistics.SHARE,
-    "mean grade": statistics.GRADE, "specificity": statistics.MEAN,
-}  # fmt: skip
 RANKINGS_COMPARED = ((LEARNED, PAPER), (LEARNED, POPULAR), (POPULAR, PAPER), (ALONE, POPULAR))
 QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 FROZEN = paths.example / "reranking_tables.json"
@@ -121,46 +116,17 @@ class Senders:
         }
         return {who: self.data.gate(top1, rule)[:3] for who, (top1, rule) in rules.items()}
 
-    def sent(self, who: str, where: str) -> tuple[np.ndarray, np.ndarray]:
-        """`who`'s memes at the turns of `where`: rows of the turns and columns of the memes, [memes] each.
+    def sent(self, who: str, where: str) -> pd.DataFrame:
+        """`who`'s memes at the turns of `where`, a row a meme with its grade (`Turns.pairs`).
 
         Popular repeats itself in a chat only after all memes, except where all turns are compared.
         """
         at = np.flatnonzero(self.turns[where])
         if who != POPULAR or where == ALL:
-            return at, self.firsts[who][at]
+            return self.data.pairs(at, self.firsts[who][at])
         chats = pd.Series(np.array(self.data.clusters)[at])
         nth = chats.groupby(chats).cumcount() % len(self.data.meme_ids)
-        return at, retrieval.order(self.liked, self.data.meme_ids)[at, nth]
-
-    def worth(self, at: np.ndarray, memes: np.ndarray) -> dict[str, np.ndarray]:
-        """Each meme sent in every one of `OF_MEMES`, [1 + dialogues, memes].
-
-        With all grades, and without those of each dialogue that has turns, whose own memes are nan there. A
-        meme that nobody graded does not fit and has grade 0. Specificity: fits, less how often the same meme
-        fits at the other turns where it was graded; nan where it was graded at none.
-        """
-        every, dialogues = self.data.grades, self.data.rows_of.values()
-        counts = np.array([grades.fits(every), np.isfinite(every)], dtype=float)
-        by_dialogue = np.add.reduceat(counts, [rows[0] for rows in dialogues], axis=1)
-        total = by_dialogue.sum(axis=1, keepdims=True)
-        totals = np.concatenate([total, total - by_dialogue], axis=1)  # [2, 1 + dialogues, memes]
-        given = every[at, memes]
-        fits = grades.fits(given)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            other_fits, others = totals[:, :, memes] - counts[:, None, at, memes]
-            elsewhere = np.where(others > 0, other_fits / others, np.nan)
-        values = fits, given == 2, np.nan_to_num(given), fits - elsewhere
-        is_left_out = [np.zeros(len(at), dtype=bool), *(np.isin(at, rows) for rows in dialogues)]
-        return {name: np.where(is_left_out, np.nan, v) for name, v in zip(OF_MEMES, values, strict=True)}
-
-    def mean(self, values: np.ndarray, at: np.ndarray) -> tuple[LeftOut, int]:
-        """The mean of values of `worth`, or of their differences, and how many memes it is over."""
-        counts = np.isfinite(values[0])
-        share = np.array([np.isin(at[counts], rows).sum() for rows in self.data.rows_of.values()])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = np.nansum(values[:, counts], axis=1) / np.isfinite(values[:, counts]).sum(axis=1)
-            return LeftOut(means[0], means[1:], share / share.sum()), int(counts.sum())
+        return self.data.pairs(at, retrieval.order(self.liked, self.data.meme_ids)[at, nth])
 
 
 def grade_split(
@@ -255,39 +221,29 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """
     data = senders.data
     for where, turns in senders.turns.items():
+        gaps = grades.gaps_of(data.keys[row] for row in np.flatnonzero(turns))
         rest = (POPULAR, SINGLE, LEARNED, ALONE, GREEDY, RANDOM)
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if turns.any() else ():
-            at, memes = senders.sent(who, where)
-            worth, keys = senders.worth(at, memes), [data.keys[row] for row in at]
-            in_chats = {(name, meme) for (name, _), meme in zip(keys, memes.tolist(), strict=True)}
-            lands = np.nansum(worth["lands"][0]) / len(data.rows_of)
+            sent = senders.sent(who, where)
             yield {
-                "where": where, "who": who,
-                "memes": len(memes), "ungraded": np.isnan(data.grades[at, memes]).mean(),
-                **{m: statistics.estimate(*senders.mean(worth[m], at), kind) for m, kind in OF_MEMES.items()},
-                "different": len(np.unique(memes)), "repeats": len(memes) - len(in_chats),
-                "right after another": grades.gaps_of(keys).count(1),
-                "chats": len({name for name, _ in keys}), "lands a chat": lands,
+                "where": where, "who": who, "memes": len(sent), "ungraded": sent["grade"].isna().mean(),
+                **grades.of_memes(sent, data.graded), "different": sent["meme"].nunique(),
+                "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
+                "right after another": gaps.count(1), "chats": sent["dialogue"].nunique(),
+                "lands a chat": (sent["grade"] == 2).sum() / len(data.rows_of),
             }  # fmt: skip
 
 
 def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
-    """Who minus another, turn by turn or each over its own turns, in every one of `OF_MEMES`."""
+    """Who minus another, turn by turn or each over its own turns, in every one of `grades.OF_MEMES`."""
     for where, pairs in COMPARED.items():
         for who, other in pairs:
             at = (who, other) if where == OWN else (where, where)
             if not {*at, who, other} <= {*senders.turns, *senders.firsts}:
                 continue
             ours, theirs = (senders.sent(*sender) for sender in zip((who, other), at, strict=True))
-            worth, their_worth = senders.worth(*ours), senders.worth(*theirs)
-            for measure in OF_MEMES:
-                if where == OWN:
-                    mine, n = senders.mean(worth[measure], ours[0])
-                    other_mean, m = senders.mean(their_worth[measure], theirs[0])
-                    got = statistics.estimate(mine.minus(other_mean), n + m)
-                else:
-                    gaps = worth[measure] - their_worth[measure]
-                    got = statistics.estimate(*senders.mean(gaps, ours[0]))
+            found = grades.differences_of_memes(ours, theirs, senders.data.graded, is_paired=where != OWN)
+            for measure, got in found.items():
                 row = {"where": where, "who": who, "minus": other, "measure": measure}
                 yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}
 
@@ -412,7 +368,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     graded = grade_split(run, split, grades.mean_grades(split.truth.grades), placement, encoders, {})
     tables = tabulate(run, [graded], stem="fitted")
     ranking = tables["ranking"].drop(columns="split")
-    placed = tables["placed"][["where", "who", "memes", "ungraded", *OF_MEMES]]
+    placed = tables["placed"][["where", "who", "memes", "ungraded", *grades.OF_MEMES]]
     notes = []
     if min(one.value for one in ranking["judged@5"][~ranking["what"].str.contains("minus")]) < grades.JUDGED:
         # Most of what these rankings find was never graded: they are compared on what was.
@@ -420,7 +376,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     is_short = placed["ungraded"] > 1 - grades.JUDGED
     if is_short.any():
         placed = placed.astype(object)
-        placed.loc[is_short, [*OF_MEMES]] = None
+        placed.loc[is_short, [*grades.OF_MEMES]] = None
         notes.append(
             "A dash: fewer than 90 % of the memes have a grade, and what nobody graded is no miss. "
             "`make grading-page` makes a page to grade more."
