@@ -4,7 +4,7 @@ Its tables are tracked: `.ci/live.py` makes them of a run of profile `live`; gra
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from memecmd_utils.files import paths
 from memecmd_utils.retrieval import RERANKED
 from memecmd_utils.schemas import Annotation, Candidate, Choice, Dialogue, Meme, Placement
 from memecmd_utils.splits import UNTOUCHED
-from memecmd_utils.studies.paper_data import look_agreement, look_differences, look_rows
+from memecmd_utils.studies.paper_data import KEY, agreement, difference_rows, given_grades, sender_rows
 
 FOLDER = paths.live
 PREFIX = "live-"
@@ -33,7 +33,7 @@ MEASURES = {
 """Of a chat, as the plan defines them."""
 LIKED, NOT = 1.5, 0.5
 """Mean grades from and below which the judge should tell memes apart."""
-KEY, GRADES = ["dialogue", "turn", "meme"], "grades.jsonl"
+GRADES = "grades.jsonl"
 
 
 class Corpus(NamedTuple):
@@ -108,25 +108,13 @@ def ladders() -> dict[str, list[Dialogue]]:
 def tables() -> dict[str, list[dict[str, Any]]]:
     """All tables of the corpus, as rows."""
     memes = graded_memes()
-    rows: Mapping[str, Iterator[dict[str, Any]]] = {
-        "senders": (row for row in look_rows(memes) if row["set"] == "all"),
-        "differences": (row for row in look_differences(memes, PAIRS) if row["set"] == "all"),
-        "agreement": iter([look_agreement(memes)]), "judge": judge_rows(memes), "phases": phase_rows(),
+    graded = memes.drop_duplicates(KEY)
+    rows: Mapping[str, Iterable[dict[str, Any]]] = {
+        "senders": sender_rows(memes, graded), "differences": difference_rows(memes, graded, PAIRS),
+        "agreement": [agreement(graded)], "judge": judge_rows(memes), "phases": phase_rows(),
         "preferences": preference_rows(), "sheets": sheet_rows(),
     }  # fmt: skip
     return {name: list(of_table) for name, of_table in rows.items()}
-
-
-def given_grades() -> pd.DataFrame:
-    """What graders gave, a row a graded meme: dialogue, turn, meme, a column a grader, and the mean `grade`.
-
-    `one` and `two` graded all that was sent; `three` and `four` what the study of sheets had chosen besides.
-    """
-    given = grades.grades_by_turn(FOLDER / GRADES)
-    rows = [(g.dialogue_id, g.turn, g.meme_id, g.grader, g.grade) for g in given]
-    table = pd.DataFrame(rows, columns=[*KEY, "grader", "grade"])
-    wide = table.pivot(index=KEY, columns="grader", values="grade")
-    return wide.assign(grade=wide.mean(axis=1)).reset_index()
 
 
 def means() -> dict[grades.Key, dict[str, float]]:
@@ -135,12 +123,15 @@ def means() -> dict[grades.Key, dict[str, float]]:
 
 
 def graded_memes() -> pd.DataFrame:
-    """The memes of every sender with their grades: `strategy` beside the columns of `given_grades`."""
+    """The memes of every sender with their `strategy` and what graders gave (`paper_data.given_grades`).
+
+    `one` and `two` graded all that was sent; `three` and `four` what the study of sheets had chosen besides.
+    """
     sent = pd.DataFrame(
-        [("live", p.dialogue_id, p.turn, p.meme_id, p.strategy) for p in corpus().placements],
-        columns=["set", *KEY, "strategy"],
+        [(p.dialogue_id, p.turn, p.meme_id, p.strategy) for p in corpus().placements],
+        columns=[*KEY, "strategy"],
     )
-    return sent.merge(given_grades(), how="left", on=KEY)
+    return sent.merge(given_grades(FOLDER / GRADES), how="left", on=KEY)
 
 
 def judge_rows(memes: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -196,13 +187,10 @@ def sheet_rows() -> Iterator[dict[str, Any]]:
     asked = pd.read_csv(FOLDER / "sheets.csv", keep_default_na=False)
     both = asked.pivot(index=KEY[:2], columns="shown", values="meme")
     same = statistics.share((both["sheet"] == both["pictures"]).mean())
+    given = given_grades(FOLDER / GRADES)
     for shown, chosen in asked.groupby("shown", sort=False):
-        sent = chosen[chosen["meme"] != ""].merge(given_grades(), how="left", on=KEY).dropna(subset="grade")
-        worth = {"fits": sent["grade"] >= grades.FITS, "lands": sent["grade"] == 2}
-        names = sent["dialogue"].tolist()
-        means = {
-            name: statistics.cluster_mean(hit.astype(float).tolist(), names, statistics.SHARE)
-            for name, hit in worth.items()
-        }
+        sent = chosen[chosen["meme"] != ""].merge(given, how="left", on=KEY).dropna(subset="grade")
+        worth = grades.of_memes(sent, sent)
         row = {"shown": shown, "turns": len(chosen), "memes": int((chosen["meme"] != "").sum())}
-        yield {**row, "graded": len(sent), "same": same, **means}
+        row |= {"graded": len(sent), "same": same}
+        yield row | {name: worth[name] for name in ("fits", "lands")}

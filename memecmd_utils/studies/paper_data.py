@@ -4,7 +4,8 @@ Two tables hold what is measured (`Published`): chats, a row for each dialogue a
 for each placed meme. They come from a release, or of a sample of 68 dialogues from `data/example/authors`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,124 +201,78 @@ def held_by_ours(
 # --- A blind look (AUTHORS_PLAN.md)
 
 
-def graded_memes(published: Published) -> pd.DataFrame:
-    """All memes of the sample that somebody sent, and the drawn ones among them: a row a sender and meme.
+KEY = ["dialogue", "turn", "meme"]
 
-    Columns: those of `MEMES`, with the sender as strategy, and the grades `one` and `two` (0-2); nan for a
-    meme that has no description and so no grade. `published` holds the dialogues of the sample.
-    """
-    given = pd.read_json(SAMPLE / "grades.jsonl", lines=True)
+
+def given_grades(path: Path) -> pd.DataFrame:
+    """A file of grades as a row a graded meme: `KEY`, a column a grader, and the mean `grade` (0-2)."""
+    given = pd.read_json(path, lines=True)
     rows = [
         (row.dialogue_id, row.turn, meme, row.grader, grade)
         for row in given.itertuples()
         for meme, grade in row.grades.items()
     ]
-    key = ["dialogue", "turn", "meme"]
-    table = pd.DataFrame(rows, columns=[*key, "grader", "grade"])
-    graded = table.pivot(index=key, columns="grader", values="grade").reset_index()
-    chosen = pd.read_json(SAMPLE / "choices.jsonl", lines=True).rename(columns={"dialogue_id": "dialogue"})
-    sent = pd.concat(
-        [published.memes[[*key, "strategy"]], chosen[chosen["meme"] != ""].assign(strategy=RERANKED)]
-    )
-    drawn = graded[key].merge(sent[key].drop_duplicates(), how="left", on=key, indicator=True)
-    drawn = drawn[drawn["_merge"] == "left_only"][key].assign(strategy=DRAWN)
-    set_of = published.chats.drop_duplicates("dialogue").set_index("dialogue")["set"]
-    sent = pd.concat([sent, drawn])
-    sent = sent[sent["dialogue"].isin(given["dialogue_id"])].merge(graded, how="left", on=key)
-    return sent.assign(
-        set=sent["dialogue"].map(set_of), grade=sent[["one", "two"]].mean(axis=1, skipna=False)
-    )
+    table = pd.DataFrame(rows, columns=[*KEY, "grader", "grade"])
+    wide = table.pivot(index=KEY, columns="grader", values="grade")
+    return wide.assign(grade=wide.mean(axis=1)).reset_index()
 
 
-def look_rows(memes: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """What the memes of every sender are worth, over all chats and by set.
+def graded_memes(published: Published) -> pd.DataFrame:
+    """All memes of the sample that somebody sent, and the drawn ones among them: a row a sender and meme.
 
-    described: those that could be graded; all that follows is of them. fits: mean grade of 1 or more. lands:
-    2 from both. specificity: fits, less how often the same meme fits at the other turns where it was graded.
+    Columns: those of `MEMES`, with the sender as strategy, and of `given_grades`; nan for a meme that has no
+    description and so no grade. `published` holds the dialogues of the sample.
     """
-    worth = memes.assign(fits=memes["grade"] >= grades.FITS, lands=memes["grade"] == 2)
-    everywhere = worth.dropna(subset="grade").drop_duplicates(["dialogue", "turn", "meme"])
-    for part, in_set in [("all", worth), *worth.groupby("set", sort=False)]:
-        for sender, sent in in_set.groupby("strategy", sort=False):
-            known = sent.dropna(subset="grade")
-
-            def mean(column: str, kind: statistics.Kind, known: pd.DataFrame = known) -> Estimate:
-                values = known[column].astype(float).tolist()
-                return statistics.cluster_mean(values, known["dialogue"].tolist(), kind)
-
-            yield {
-                "set": part, "who": sender, "dialogues": in_set["dialogue"].nunique(), "memes": len(sent),
-                "memes a dialogue": len(sent) / in_set["dialogue"].nunique(),
-                "described": statistics.share(len(known) / max(1, len(sent))),
-                "fits": mean("fits", statistics.SHARE), "lands": mean("lands", statistics.SHARE),
-                "mean grade": mean("grade", statistics.GRADE),
-                "specificity": _specificity(known, everywhere),
-                "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
-            }  # fmt: skip
+    graded = given_grades(SAMPLE / "grades.jsonl")
+    chosen = pd.read_json(SAMPLE / "choices.jsonl", lines=True).rename(columns={"dialogue_id": "dialogue"})
+    chosen = chosen[chosen["meme"] != ""].assign(strategy=RERANKED)
+    sent = pd.concat([published.memes[[*KEY, "strategy"]], chosen[[*KEY, "strategy"]]])
+    is_sent = pd.MultiIndex.from_frame(graded[KEY]).isin(pd.MultiIndex.from_frame(sent[KEY]))
+    sent = pd.concat([sent, graded.loc[~is_sent, KEY].assign(strategy=DRAWN)])
+    set_of = published.chats.drop_duplicates("dialogue").set_index("dialogue")["set"]
+    sent = sent[sent["dialogue"].isin(graded["dialogue"])].merge(graded, how="left", on=KEY)
+    return sent.assign(set=sent["dialogue"].map(set_of))
 
 
-def _specificity(sent: pd.DataFrame, everywhere: pd.DataFrame) -> Estimate:
-    """Leaves each dialogue out on both sides."""
+def sender_rows(memes: pd.DataFrame, graded: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """What the `memes` of every sender are worth (`grades.of_memes`), of those that could be graded.
 
-    def mean_gap(without: str | None) -> float:
-        here, all_turns = (table[table["dialogue"] != without] for table in (sent, everywhere))
-        totals = all_turns.groupby("meme")["fits"].agg(["sum", "size"]).reindex(here["meme"]).to_numpy(float)
-        fits = here["fits"].to_numpy(float)
-        others = totals[:, 1] - 1
-        elsewhere = np.divide(totals[:, 0] - fits, others, where=others > 0, out=np.full(len(fits), np.nan))
-        return float(np.nanmean(fits - elsewhere)) if np.isfinite(elsewhere).any() else np.nan
-
-    return _jackknife(mean_gap, sent["dialogue"], statistics.DIFFERENCE)
-
-
-def _jackknife(
-    statistic: Callable[[str | None], float], dialogues: pd.Series, kind: statistics.Kind
-) -> Estimate:
-    """Of a statistic that takes the dialogue to be left out; `dialogues` names that of every item."""
-    counts = dialogues.value_counts(sort=False)
-    if counts.empty:
-        return Estimate(np.nan, kind=kind)
-    without = np.array([statistic(name) for name in counts.index])
-    left_out = LeftOut(np.array(statistic(None)), without, counts.to_numpy() / len(dialogues))
-    return statistics.estimate(left_out, len(dialogues), kind)
+    described: their share. `graded`: all graded memes that somebody sent, each once.
+    """
+    n_dialogues = memes["dialogue"].nunique()
+    for sender, sent in memes.groupby("strategy", sort=False):
+        known = sent.dropna(subset="grade")
+        yield {
+            "who": sender, "dialogues": n_dialogues, "memes": len(sent),
+            "memes a dialogue": len(sent) / n_dialogues,
+            "described": statistics.share(len(known) / len(sent)),
+            **grades.of_memes(known, graded), "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
+        }  # fmt: skip
 
 
 LOOK_PAIRS = ((RERANKED, "greedy"), ("greedy", "random"), ("sampling", "greedy"))
 """In the order of the plan."""
 
 
-def look_differences(
-    memes: pd.DataFrame, pairs: Sequence[tuple[str, str]] = LOOK_PAIRS
+def difference_rows(
+    memes: pd.DataFrame, graded: pd.DataFrame, pairs: Sequence[tuple[str, str]] = LOOK_PAIRS
 ) -> Iterator[dict[str, Any]]:
     """One sender minus another, each at its own turns, in fits and lands."""
-    known = memes.dropna(subset="grade")
-    for part, in_set in [("all", known), *known.groupby("set", sort=False)]:
-        by_sender = {
-            sender: sent.set_index(["dialogue", "turn"])["grade"]
-            for sender, sent in in_set.groupby("strategy")
-        }
-        for (who, other), (measure, least) in [
-            (pair, of) for pair in pairs for of in (("fits", grades.FITS), ("lands", 2.0))
-        ]:
-            values = [
-                (by_sender[name] >= least).astype(float).to_dict()
-                for name in (who, other)
-                if name in by_sender
-            ]
-            if len(values) == 2:
-                got = statistics.unpaired_difference(*values)
-                row = {"set": part, "who": who, "minus": other, "measure": measure}
-                yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}
+    by_sender = dict([*memes.dropna(subset="grade").groupby("strategy")])
+    for who, other in (pair for pair in pairs if {*pair} <= by_sender.keys()):
+        found = grades.differences_of_memes(by_sender[who], by_sender[other], graded, is_paired=False)
+        for measure in ("fits", "lands"):
+            got = found[measure]
+            row = {"who": who, "minus": other, "measure": measure, "difference": got}
+            yield {**row, "n": got.n, "dialogues": got.clusters, "p": got.p}
 
 
-def look_agreement(memes: pd.DataFrame) -> dict[str, Any]:
-    """Weighted kappa of the two graders over all graded pairs, and the share of equal grades."""
-    pairs = memes.dropna(subset="grade").drop_duplicates(["dialogue", "turn", "meme"])
-    both = pairs[["one", "two"]].to_numpy(int)
-    kappa = statistics.cluster_kappa(both, pairs["dialogue"].tolist())
+def agreement(graded: pd.DataFrame) -> dict[str, Any]:
+    """Weighted kappa of the two graders of all `graded` memes, and the share of equal grades."""
+    both = graded[["one", "two"]].to_numpy(int)
     return {
-        "pairs": len(pairs),
-        "kappa": kappa,
+        "pairs": len(graded),
+        "kappa": statistics.cluster_kappa(both, graded["dialogue"].tolist()),
         "same grade": statistics.share((both[:, 0] == both[:, 1]).mean()),
     }
 
@@ -335,16 +290,17 @@ def judge_rows(published: Published, memes: pd.DataFrame) -> Iterator[dict[str, 
         chats = published.chats[published.chats["strategy"] == strategy].set_index("dialogue")["score"]
         both = pd.DataFrame({"grade": mine, "score": chats}).dropna()
 
-        def spearman(without: str | None, both: pd.DataFrame = both) -> float:
-            rest = both[both.index != without]
-            return float(spearmanr(rest["grade"], rest["score"]).statistic) if len(rest) > 2 else np.nan
+        def spearman(rest: pd.DataFrame) -> float:
+            return float(spearmanr(rest["grade"], rest["score"]).statistic)
 
+        without = np.array([spearman(both.drop(name)) for name in both.index])
+        left_out = LeftOut(np.array(spearman(both)), without, np.full(len(both), 1 / len(both)))
         upper = both["grade"] >= both["grade"].median()
         sides = (list(side["score"].items()) for side in (both[upper], both[~upper]))
         yield {
             "strategy": STRATEGIES[strategy], "dialogues": len(both), "mean grade": both["grade"].mean(),
             "score": both["score"].mean(),
-            "Spearman": _jackknife(spearman, both.index.to_series(), statistics.COEFFICIENT),
+            "Spearman": statistics.estimate(left_out, len(both), statistics.COEFFICIENT),
             "AUC": statistics.cluster_auc(*sides),
         }  # fmt: skip
 
@@ -352,9 +308,14 @@ def judge_rows(published: Published, memes: pd.DataFrame) -> Iterator[dict[str, 
 def look(published: Published) -> dict[str, Any]:
     """All tables of the blind look, from the tracked choices and grades."""
     memes = graded_memes(published)
-    tables: Mapping[str, Iterator[dict[str, Any]]] = {
-        "look": look_rows(memes), "look_differences": look_differences(memes),
-        "look_judge": judge_rows(published, memes),
+    graded = memes.dropna(subset="grade").drop_duplicates(KEY)
+    parts = [("all", memes), *memes.groupby("set", sort=False)]
+
+    def by_set(rows_of: Callable[..., Iterator[dict[str, Any]]]) -> pd.DataFrame:
+        return pd.DataFrame({"set": part, **row} for part, of_set in parts for row in rows_of(of_set, graded))
+
+    return {
+        "look": by_set(sender_rows), "look_differences": by_set(difference_rows),
+        "look_judge": pd.DataFrame(judge_rows(published, memes)),
+        "look_agreement": pd.DataFrame([agreement(graded)]),
     }  # fmt: skip
-    agreement = pd.DataFrame([look_agreement(memes)])
-    return {**{name: pd.DataFrame(rows) for name, rows in tables.items()}, "look_agreement": agreement}
