@@ -297,7 +297,7 @@ def differences_of_memes(
 
 
 def _dialogues(*tables: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(name for table in tables for name in table["dialogue"]))
+    return list(dict.fromkeys(name for table in tables for name in table["dialogue"].unique()))
 
 
 def _worth(sent: pd.DataFrame, graded: pd.DataFrame, names: Sequence[str]) -> dict[str, np.ndarray]:
