@@ -226,7 +226,7 @@ def test_missing_pairs_are_graded_on_a_page_and_count(
     told = benchmark.score([made], run, [str(entry)])
     page = (run.report / "grade_mine_made.html").read_text(encoding="utf-8")
     asked = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', page)[1])
-    rows = [[*asked["turns"][t]["key"], asked["memes"][m]["id"]] for t, m in asked["items"]]
+    rows = [[*asked["turns"][t]["key"], meme] for t, meme in asked["items"]]
     lacking = made.scores[IDS[:5]].isna()
     assert len(rows) == lacking.to_numpy().sum() and f"mine: {len(rows)} memes" in told
     assert [meme for *_, meme in rows[: lacking["m00"].sum()]] == ["m00"] * lacking["m00"].sum(), "sent first"

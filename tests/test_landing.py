@@ -203,7 +203,7 @@ def test_a_page_for_grades_takes_one_turn_of_every_dialogue_first_and_its_table_
     first = list(dict.fromkeys(map(tuple, turns)))[:10]
     assert len({name for name, _ in first}) == 10 and str(run.report / "grade.html") in told
     assert len({*map(tuple, asked["items"])}) == len(asked["items"]) >= 2 * len(asked["turns"])
-    assert all(meme["url"].startswith("data:image/") for meme in asked["memes"])
+    assert all(meme["url"].startswith("data:image/") for meme in asked["memes"].values())
     with pytest.raises(benchmark.BenchmarkError, match="`make grading-page`"):
         benchmark.score_run(run)
     assert "| learned |" not in (board := benchmark.score_run(run, given=path)) and "of graded" in board
