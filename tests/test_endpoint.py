@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from fault_server import Answer, FaultServer, chat_reply, error
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
+from scripted import endpoint_at, request
 
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, endpoint, refusals
@@ -20,7 +21,6 @@ from memecmd_utils.llm.endpoint import OpenAIBackend, read_reply
 from memecmd_utils.llm.replies import structured, utterance_text
 from memecmd_utils.llm.types import EndpointError, Image, Message, Reply, Request, Sampling
 from memecmd_utils.schemas import SummaryReply
-from memecmd_utils.settings import Endpoint
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,12 +32,7 @@ class Mood(BaseModel):
 
 
 def backend(server: FaultServer | str, **changes: Any) -> OpenAIBackend:
-    url = server if isinstance(server, str) else server.url
-    return OpenAIBackend(Endpoint(base_url=url, model="tiny", **changes), key=SecretStr(KEY))
-
-
-def request(text: str = "你好", **changes: Any) -> Request:
-    return Request(task="utterance", subject="x", messages=[Message(role="user", text=text)], **changes)
+    return endpoint_at(server if isinstance(server, str) else server.url, KEY, **changes)
 
 
 def ask(asked: OpenAIBackend, *requests: Request, at_once: bool = False) -> list[Reply]:
@@ -53,11 +48,9 @@ def ask(asked: OpenAIBackend, *requests: Request, at_once: bool = False) -> list
 
 
 def test_a_request_goes_out_after_the_parameter_map_and_its_reply_is_read() -> None:
-    asked = Request(
-        task="utterance", subject="x", seed=3,
-        messages=[Message(role="user", text="看", images=[Image(image_id="m", load=lambda: "data:,AA")])],
-        sampling=Sampling(temperature=0.5, max_tokens=9, top_logprobs=5, extra={"min_p": 0.1}),
-    )  # fmt: skip
+    seen = Message(role="user", text="看", images=[Image(image_id="m", load=lambda: "data:,AA")])
+    sampling = Sampling(temperature=0.5, max_tokens=9, top_logprobs=5, extra={"min_p": 0.1})
+    asked = request(messages=[seen], sampling=sampling, seed=3)
     with FaultServer([Answer(chat_reply("<think>嗯</think>好"))]).running() as server:
         parameters = {"max_tokens": "max_completion_tokens", "temperature": None}
         sender = backend(server, parameters=parameters, extra_body={"enable_thinking": False})
@@ -123,7 +116,7 @@ THOUGHTS = (
     "<think>a<think>b</think>%s</think>%s", "%s</think><answer>%s</answer>", "<seed:think>%s</seed:think>%s",
     "<|begin_of_thought|>%s<|end_of_thought|>\n<|begin_of_solution|>%s<|end_of_solution|>",
     "<|channel|>analysis<|message|>%s<|end|><|channel|>final <|constrain|>json<|message|>%s[DONE]",
-    "<|channel>thought\n%s<channel|>%s", "<plan>%s</plan>%s<|im_end|>",
+    "<plan>%s</plan>%s<|im_end|>",
 )  # fmt: skip
 
 
@@ -166,7 +159,7 @@ def test_a_call_of_a_tool_is_read_by_its_arguments_and_a_thought_alone_is_told()
         (Answer(error("no such key"), 401), "refused the key .401.: check OPENAI_API_KEY.*no such key", 1),
         (Answer(error("no such model"), 404), "does not know the model 'tiny'.*no such model", 1),
         (Answer(error("pay first", code="insufficient_quota"), 429), "no credit left .429.: pay first", 1),
-        (Answer({"object": "error", "message": {"detail": [{"msg": "presence_penalty is extra"}]}}, 422),
+        (Answer({"message": {"detail": [{"msg": "presence_penalty is extra"}]}}, 422),
          "presence_penalty is extra. .*`parameters: {NAME: null}` leaves it out", 1),
         (Answer("<title>Proxy</title> says <b>no</b>", 403, "text/html"), "403.*Proxy says no", 1),
         (Answer("<html>hello</html>", 200, "text/html"), "not a chat completion: hello", 10),
@@ -231,10 +224,9 @@ def test_a_filter_and_json_that_failed_are_asked_again(status: int, body: dict) 
 @pytest.mark.parametrize(
     ("words", "seconds"),
     [
-        ("Please try again in 20s.", 20), ("try again after 1 seconds", 1), ("in 1m20.5s. Visit", 80.5),
-        ("retry in 880ms", 0.88), ("请在 20 秒后重试", 20), ("请等待20秒", 20), ("1分钟后再试", 60),
-        ('{"retryDelay": "36s"}', 36), ('{"retry_after": 1.5}', 1.5), ("wait 2 minutes", 120),
-        ("max RPM: 6", None), ("Limit 6000 tokens per min", None), ("try again later", None),
+        ("try again after 1 seconds", 1), ("in 1m20.5s. Visit", 80.5), ("retry in 880ms", 0.88),
+        ("请在 20 秒后重试", 20), ("请等待20秒", 20), ("1分钟后再试", 60), ('{"retryDelay": "36s"}', 36),
+        ('{"retry_after": 1.5}', 1.5), ("wait 2 minutes", 120), ("Limit 6000 tokens per min", None),
         ("limit of 200 requests per day", math.inf), ("已达到今日调用次数限额", math.inf),
     ],
 )  # fmt: skip

@@ -12,7 +12,6 @@ from memecmd_utils import dialogue, drawing, files, settings
 from memecmd_utils.files import dumps, paths
 from memecmd_utils.llm import authored, chat, gloss
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.recordings import RecordingMiss, Recordings
 from memecmd_utils.llm.types import Request
 from memecmd_utils.settings import Profile
 
@@ -74,17 +73,6 @@ def test_a_translation_that_lacks_a_line_or_is_chinese_is_asked_again_and_may_be
     assert chat.run(gloss.translate("c", ["你好", ""], lost, PROFILE)) == ["", ""]
     (done,) = chat.run(gloss.of_dialogues([made_up.dialogue()], lost, PROFILE))
     assert done == made_up.dialogue(), "the chat stays as it is"
-
-
-def test_english_is_recorded_and_replayed_and_a_miss_ends_a_strict_replay(tmp_path) -> None:
-    texts = ["你好", "小李在等"]
-    store = Recordings("dialogue_gloss", [tmp_path], tmp_path)
-    with store.writing():
-        asked = chat.run(gloss.translate("c", texts, Chat(ScriptedBackend(english), store), PROFILE))
-    replay = Chat(ScriptedBackend([]), Recordings("dialogue_gloss", [tmp_path]), "recorded")
-    assert chat.run(gloss.translate("c", texts, replay, PROFILE)) == asked
-    with pytest.raises(RecordingMiss, match="gloss"):
-        chat.run(gloss.translate("c", ["别的"], replay, PROFILE))
 
 
 def test_the_switch_is_off_by_default_and_needs_somebody_to_ask() -> None:

@@ -12,15 +12,13 @@ import fast_time
 import openai
 import pytest
 from fault_server import chat_reply, error
-from pydantic import SecretStr
+from scripted import endpoint_at, request
 
 from memecmd_utils.llm import pace
 from memecmd_utils.llm.chat import Chat
-from memecmd_utils.llm.endpoint import OpenAIBackend
-from memecmd_utils.llm.types import EndpointError, Message, Request
-from memecmd_utils.settings import Endpoint
+from memecmd_utils.llm.types import EndpointError
 
-LATENCY_S = 2.0
+LATENCY_S, URL = 2.0, "http://models.example/v1"
 CLIENT = openai.DefaultAsyncHttpxClient
 Limit = Callable[["Server"], "str | dict[str, str] | None"]
 
@@ -64,13 +62,11 @@ def talk(
         return CLIENT(transport=httpx2.MockTransport(server), **options)
 
     monkeypatch.setattr(openai, "DefaultAsyncHttpxClient", line)
-    ends = Endpoint(base_url="http://models.example/v1", model="m")
-    chat = Chat(OpenAIBackend(ends, key=SecretStr("none"), max_rpm=max_rpm), concurrency=concurrency)
+    chat = Chat(endpoint_at(URL, max_rpm=max_rpm), concurrency=concurrency)
 
     async def work() -> float:
-        asked = ([Message(role="user", text=str(n))] for n in range(calls))
-        asked = (Request(task="t", subject="x", messages=messages) for messages in asked)
-        answers = await chat.side_by_side(chat.ask(one, lambda reply: reply.text) for one in asked)
+        asked = (chat.ask(request(str(n)), lambda reply: reply.text) for n in range(calls))
+        answers = await chat.side_by_side(asked)
         assert [answer.value for answer in answers] == ["好"] * calls
         return fast_time.now()
 
@@ -134,8 +130,7 @@ def test_a_limit_a_minute_is_learnt_and_no_question_is_given_up(
 @pytest.mark.parametrize("kind", [sliding, honest, by_the_clock, bucket])
 def test_within_max_rpm_nothing_is_refused(kind: Callable[[int], Limit], monkeypatch) -> None:
     server, chat, took = talk(kind(6), monkeypatch, max_rpm=6)
-    same = OpenAIBackend(chat.backend.endpoint, key=SecretStr("none"), max_rpm=6)
-    assert same.pace is chat.backend.pace, "one for all who ask an endpoint"
+    assert endpoint_at(URL, max_rpm=6).pace is chat.backend.pace, "one for all who ask an endpoint"
     assert server.refused == [] and 235 < took < 242
 
 

@@ -12,6 +12,7 @@ import pytest
 import stage_run
 import whole_pipeline
 from fault_server import Answer, FaultServer, chat_reply, error
+from scripted import request
 from whole_pipeline import KEY, KEY_VARIABLE, command, shows_key
 
 from memecmd_utils import __main__ as commands
@@ -59,7 +60,8 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, tmp_
         done = command(project, "run", "02_annotation", whole.run, OPENAI_LOG="debug")
     assert done.returncode == 2 and server.headers[0]["authorization"] == f"Bearer {KEY}"
     said = done.stdout + done.stderr
-    assert KEY_VARIABLE in said and not shows_key(said)
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert KEY_VARIABLE in told and "Traceback" not in done.stderr and not shows_key(said)
     executed = (project / "reports" / whole.run / "02_annotation.failed.ipynb").read_text(encoding="utf-8")
     assert "reporting mode: Verbose" in executed and "openai._base_client" in executed, "and logged"
     written = [path for path in project.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -68,14 +70,12 @@ def test_a_notebook_that_fails_shows_no_key_in_the_longest_traceback(whole, tmp_
 
 def ask(url: str, folder: Path) -> tuple[list[Any], BaseException | None]:
     """Ask a chat twice as a run does; the answers, and the fault that ended it."""
-    endpoint = Endpoint(base_url=url, model="simulated", key_env=KEY_VARIABLE)
-    chat = llm_chat.Chat(OpenAIBackend(endpoint), Recordings("utterance", [folder], folder))
+    asked = OpenAIBackend(Endpoint(base_url=url, model="simulated", key_env=KEY_VARIABLE))
+    chat = llm_chat.Chat(asked, Recordings("utterance", [folder], folder))
     answers: list[Any] = []
     try:
         for number in range(2):
-            message = types.Message(role="user", text=f"说 {number}")
-            request = types.Request(task="utterance", subject=f"d/{number}", messages=[message])
-            answers.append(llm_chat.run(chat.ask(request, lambda reply: reply.text)))
+            answers.append(llm_chat.run(chat.ask(request(f"说 {number}"), lambda reply: reply.text)))
     except Exception as fault:
         return answers, fault
     return answers, None

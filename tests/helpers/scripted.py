@@ -1,8 +1,22 @@
-"""A model that replies from a list or a function."""
+"""A request of one message, a model that replies from a list or a function, and an endpoint without a key."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from memecmd_utils.llm.types import Backend, ModelId, Reply, Request
+from pydantic import SecretStr
+
+from memecmd_utils.llm.endpoint import OpenAIBackend
+from memecmd_utils.llm.types import Backend, Message, ModelId, Reply, Request
+from memecmd_utils.settings import Endpoint
+
+
+def request(text: str = "你好", **changes: Any) -> Request:
+    message = Message(role="user", text=text)
+    return Request(**{"task": "utterance", "subject": "x", "messages": [message], **changes})
+
+
+def endpoint_at(url: str, key: str = "none", max_rpm: int | None = None, **changes: Any) -> OpenAIBackend:
+    return OpenAIBackend(Endpoint(base_url=url, model="tiny", **changes), key=SecretStr(key), max_rpm=max_rpm)
 
 
 class ScriptedBackend(Backend):
