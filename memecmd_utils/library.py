@@ -8,13 +8,13 @@ import difflib
 import functools
 import hashlib
 import json
-import multiprocessing
 import re
-import sys
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
@@ -326,7 +326,6 @@ UNDECODABLE, EXACT, FILTER, NEAR = "undecodable", "exact duplicate", "filter", "
 CURATION, NOT_SAMPLED = "dropped by curation", "not sampled"
 STEPS = (UNDECODABLE, EXACT, FILTER, NEAR, CURATION, NOT_SAMPLED)
 """Where a file can leave, in the order of the funnel. A file is counted once, where it left."""
-DIED = "the process that read it died or took longer than five minutes"
 
 
 class Reading(NamedTuple):
@@ -357,27 +356,29 @@ def filtered(filters: Filters, picture: Image.Image, text: str | None = None) ->
     return None
 
 
+def _text_on(picture: Image.Image, ocr: Any) -> str:
+    try:
+        return ocr.read_text(picture)
+    except Exception as error:  # one odd picture must not end the reading of thousands
+        raise ImageRejected("the OCR engine failed", str(error)) from error
+
+
 Job = tuple[Path, Filters, str | None]
 """An image to look at, the filters that hold for it, and its visible text where that is known already."""
 
 
 def read_picture(job: Job, ocr: Any = None) -> Reading:
-    """Decode an image, read its text and make its normalised copy; without `ocr` each process has one."""
+    """Decode an image, read its text and make its normalised copy; without `ocr` each thread has one."""
     path, filters, text = job
     try:
         picture = decode(path)
         if max(picture.size) > THINNEST * min(picture.size):
             raise ImageRejected("too thin", f"{picture.width} x {picture.height}")
-        left_out = filtered(filters, picture)
+        if text is None and not filtered(filters, picture):
+            text = _text_on(picture, ocr or _ocr_of_thread())
     except ImageRejected as reason:
         return Reading(Exit.undecodable(reason))
-    if text is None and not left_out:
-        ocr = ocr or _ocr_of_process()
-        try:
-            text = ocr.read_text(picture)
-        except Exception as error:  # one odd picture must not end the reading of thousands
-            return Reading(Exit.undecodable(ImageRejected("the OCR engine failed", str(error))))
-    if left_out := left_out or filtered(filters, picture, text):
+    if left_out := filtered(filters, picture, text):
         return Reading(left_out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
     picture.thumbnail((640, 640), Image.Resampling.LANCZOS)
@@ -385,51 +386,23 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
     return Reading(None, text, copy, picture.size, phash(picture))
 
 
-# --- Many images: here, in processes of this machine, or on Dask's workers; results in the order of the jobs
+# --- Many images: one after the other, in threads, or on Dask's workers; results in the order of the jobs
 
 PARALLEL_FROM = 100
-"""Images from which on processes pay: starting them takes as long as reading some tens of pictures."""
-LIMIT_S = 300
-"""Seconds after which a process that still reads the same image is ended; the largest take some tens."""
+"""Images from which on threads pay: an OCR engine is loaded in each, which takes as long as reading some."""
 
 
 def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Iterator[Reading]:
-    """Read images, with an `ocr` of one's own in this process alone.
-
-    In processes, an image whose process dies, or that takes longer than `LIMIT_S`, is rejected.
-    """
-    from pebble import ProcessExpired, ProcessPool
-
+    """Read images, with an `ocr` of one's own one after the other."""
     if ocr is None and profile.models.engine == "dask":
         yield from _on_workers(jobs, profile.models.scheduler)
     elif ocr is not None or sum(text is None for *_, text in jobs) < PARALLEL_FROM:
         ocr = ocr or RapidOcr()
         yield from (read_picture(job, ocr) for job in jobs)
     else:
-        # Spawned and not forked: a notebook's kernel and onnxruntime have threads that a fork cuts off.
-        spawned = multiprocessing.get_context("spawn")
-        with _main_script_hidden(), ProcessPool(min(cores(), 16), context=spawned) as pool:
-            readings = pool.map(read_picture, jobs, timeout=LIMIT_S).result()
-            try:
-                for _ in jobs:
-                    try:
-                        yield next(readings)
-                    except (ProcessExpired, TimeoutError):
-                        yield Reading(Exit.undecodable(ImageRejected(DIED)))
-            finally:
-                pool.stop()
-
-
-@contextmanager
-def _main_script_hidden() -> Iterator[None]:
-    """Keep spawned processes from running a user's script, which few close with `if __name__ == ...`."""
-    main = vars(sys.modules["__main__"])
-    file = main.pop("__file__", None)
-    try:
-        yield
-    finally:
-        if file is not None:
-            main["__file__"] = file
+        # Pillow and onnxruntime hold no lock of Python's while they decode and read.
+        with ThreadPoolExecutor(min(cores(), 16)) as pool:
+            yield from pool.map(read_picture, jobs)
 
 
 def _on_workers(jobs: Sequence[Job], scheduler: str | None) -> Iterator[Reading]:
@@ -444,10 +417,14 @@ def _on_workers(jobs: Sequence[Job], scheduler: str | None) -> Iterator[Reading]
         yield from (future.result() for future in client.map(read_picture, jobs, pure=False))
 
 
-@functools.cache
-def _ocr_of_process() -> RapidOcr:
-    # One thread each: two threads take twice the processor time of one for the same picture.
-    return RapidOcr(threads=1)
+_of_thread = threading.local()
+
+
+def _ocr_of_thread() -> RapidOcr:
+    if not hasattr(_of_thread, "ocr"):
+        # One core each: two take twice the processor time of one for the same picture.
+        _of_thread.ocr = RapidOcr(threads=1)
+    return _of_thread.ocr
 
 
 # --- The library
@@ -585,15 +562,16 @@ def _read_all(
                     text = (cache.get(key_of(reading_form(sha256, ocr_id))) or {}).get("text")
                 todo.append((candidate, sha256))
                 jobs.append((candidate.path, Filters() if candidate.kept_by_hand else filters, text))
-            readings = read_pictures(jobs, profile, ocr)
-            for (candidate, sha256), (*_, known), reading in zip(todo, jobs, readings, strict=True):
-                if cache is not None and known is None and reading.text is not None:
-                    cache.put(reading_form(sha256, ocr_id), {"text": reading.text})
-                candidate.exit = reading.exit
-                if reading.exit is None:
-                    candidate.meme = _meme(candidate, sha256, reading, profile, run_dir)
-                    done += 1
-                    shown.update()
+            # Closed also after a fault: what is not under way then is not read any more.
+            with closing(read_pictures(jobs, profile, ocr)) as readings:
+                for (candidate, sha256), (*_, known), reading in zip(todo, jobs, readings, strict=True):
+                    if cache is not None and known is None and reading.text is not None:
+                        cache.put(reading_form(sha256, ocr_id), {"text": reading.text})
+                    candidate.exit = reading.exit
+                    if reading.exit is None:
+                        candidate.meme = _meme(candidate, sha256, reading, profile, run_dir)
+                        done += 1
+                        shown.update()
     copies = {c.meme.file for c in order if c.meme}
     for path in (run_dir / "memes").glob("*"):  # an earlier run had other settings
         if f"memes/{path.name}" not in copies:

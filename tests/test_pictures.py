@@ -49,7 +49,7 @@ def test_every_format_and_mode_becomes_rgb_whatever_the_extension(tmp_path, imag
 def test_letters_on_nothing_can_be_seen(tmp_path, kind, mode, grey) -> None:
     image = Image.new("RGBA", (60, 40), (grey, grey, grey, 0))
     image.paste((grey, grey, grey, 255), (10, 10, 30, 20))
-    image.convert(mode).save(tmp_path / f"a.{kind}", **({"lossless": True} if kind == "webp" else {}))
+    image.convert(mode).save(tmp_path / f"a.{kind}", lossless=True)
     decoded = decode(tmp_path / f"a.{kind}")
     letter, ground = decoded.getpixel((20, 15))[0], decoded.getpixel((50, 35))[0]
     assert letter == grey and (ground == 255 if grey == 0 else ground < 100)
@@ -60,10 +60,9 @@ def test_of_an_animation_the_first_frame_of_more_than_one_colour_is_taken(tmp_pa
     frames = [Image.new("L", (60, 40), ground).convert("RGB") for _ in range(5)]
     for number, change in ((1, 10), (2, 90), (3, 200)):  # it fades in
         frames[number].paste((abs(ground - change),) * 3, (10, 10, 30, 20))
-    frames[0].save(
-        tmp_path / f"a.{kind}", save_all=True, append_images=frames[1:], duration=100, lossless=True
-    )
-    low, high = decode(tmp_path / f"a.{kind}").getextrema()[0]
+    file = tmp_path / f"a.{kind}"
+    frames[0].save(file, save_all=True, append_images=frames[1:], duration=100, lossless=True)
+    low, high = decode(file).getextrema()[0]
     assert abs(high - low - 90) <= 2, "the eye finds nothing on the frame before"
 
 
@@ -123,15 +122,7 @@ def test_what_is_no_picture_is_refused_with_a_plain_reason(tmp_path, name, data,
 
 def test_a_folder_is_looked_through_in_order_without_links_pipes_or_hidden_files(tmp_path) -> None:
     folder = tmp_path / "library"
-    for name in (
-        "b/2.png",
-        "a/1.JPG",
-        "b/.hidden.png",
-        ".git/x.png",
-        "c.png",
-        "a/no_end",
-        "../own.png",
-    ):
+    for name in ("b/2.png", "a/1.JPG", "b/.hidden.png", ".git/x.png", "c.png", "a/no_end", "../own.png"):
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         picture().save(folder / name, format="PNG")
     for name in ("index.csv", "BM is not always a bitmap.txt", "a/text.png", "c.TGS"):
@@ -144,9 +135,9 @@ def test_a_folder_is_looked_through_in_order_without_links_pipes_or_hidden_files
     assert names == ["a/1.JPG", "a/no_end", "a/text.png", "b/2.png", "c.TGS", "c.png", "pipe.png"]
     with pytest.raises(ImageRejected, match="not a regular file"):
         decode(folder / "pipe.png")
-    (folder / "b" / "none").mkdir()
-    (folder / "b" / "none" / "link.png").symlink_to(folder / "c.png")
-    for name, why in (("gone", "not exist"), ("b/none", r"no image .*links are not followed")):
+    (folder / "none").mkdir()
+    (folder / "none" / "link.png").symlink_to(folder / "c.png")
+    for name, why in (("gone", "not exist"), ("none", r"no image .*links are not followed")):
         with pytest.raises(pictures.LibraryError, match=why):
             pictures.look_through(folder / name)
 
