@@ -244,7 +244,8 @@ def leaderboard(
     if mod:
         click.echo(benchmark.score_mod(Path(mod).expanduser(), *named, run, entries, name))
     elif release:
-        click.echo(benchmark.score_release(Path(release).expanduser(), *named, entries, name, given))
+        splits, scored_as = benchmark.read(Path(release).expanduser()), runs.open_run(*named, "leaderboard")
+        click.echo(benchmark.score(splits, scored_as, entries, name, given))
     else:
         click.echo(benchmark.score_run(choice.run(run), entries, name, given))
 

@@ -99,14 +99,9 @@ class Benchmark:
 
     @cached_property
     def relevant(self) -> dict[str, dict[str, int]]:
-        """The same by turn, in the order of the turns, and meme, as `grades.measure` reads it."""
+        """The same by turn, in the order of the turns, and meme: every entry has to rank memes for these."""
         rows = {turn: table.set_index("corpus-id")["score"] for turn, table in self.qrels.groupby("query-id")}
         return {turn: rows[turn].to_dict() for turn in self.turns["id"] if turn in rows}
-
-    @property
-    def asked(self) -> pd.DataFrame:
-        """The turns of `qrels`, which every entry has to rank memes for."""
-        return self.turns[self.turns["id"].isin(self.relevant)]
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -200,7 +195,8 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read(folder: Path) -> list[Benchmark]:
-    """Read every split of a folder that `write` made; `BenchmarkError` names what cannot be read."""
+    """Read every split of a release or of a folder that `write` made; `BenchmarkError` if one is broken."""
+    folder = folder / "benchmark" if (folder / "benchmark").is_dir() else folder
     places = sorted(path.parent for path in folder.glob("*/corpus.jsonl"))
     if not places:
         raise BenchmarkError(f"{folder}: no benchmark is here; each split needs a folder with corpus.jsonl")
@@ -419,7 +415,8 @@ def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.Data
     at the same turns. Where grades lack it is that of the graded memes against a random order of them. Both
     tests are corrected (Holm) for all systems of the split.
     """
-    clusters, base = [*split.asked["dialogue"]], PAPER if PAPER in systems else grades.CAPTION
+    clusters = split.turns.set_index("id")["dialogue"][[*split.relevant]].tolist()
+    base = PAPER if PAPER in systems else grades.CAPTION
     systems = {**systems, grades.RANDOM: random_system(split, seed)}
     measured, judged = {}, {}
     for name, system in systems.items():
@@ -472,13 +469,20 @@ def missing(split: Benchmark, ranking: Ranking) -> list[tuple[str, str]]:
     return [(turn, meme) for _, turn, meme in sorted(rows, key=lambda r: r[0]) if is_missing.at[turn, meme]]
 
 
-def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = (), name: str = "") -> str:
+def score(
+    benchmarks: Sequence[Benchmark],
+    run: Run,
+    entries: Sequence[str] = (),
+    name: str = "",
+    given: Path | None = None,
+) -> str:
     """Score the package's systems and `entries` on every split; the best of each as text.
 
     Writes `tables/leaderboard.*` and `leaderboard.json`, which page and READMEs quote, into the report of
     `run`, and for each entry a page on which the memes that nobody graded can be graded. `name` is shown in
-    the place of an entry's file name.
+    the place of an entry's file name; a user's table of grades (`given`) adds what the splits lack.
     """
+    benchmarks = with_grades(benchmarks, given) if given else benchmarks
     known = {turn for split in benchmarks for turn in split.turns["id"]}
     tables, text = [], []
     for split in benchmarks:
@@ -503,7 +507,7 @@ def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = ()
         shown = first(tables[-1].to_dict("records"), 12)
         rows = pd.DataFrame([{**row, "nDCG@5": ndcg_told(row)} for row in shown])
         purpose = f" ({PURPOSES[split.name]})" if split.name in PURPOSES else ""
-        head = f"{split.name}{purpose}: {len(split.asked):,} turns, {len(split.memes):,} memes"
+        head = f"{split.name}{purpose}: {len(split.relevant):,} turns, {len(split.memes):,} memes"
         text += [f"{head}\n{files.markdown(rows[[*SHOWN]].round(3))}", *notes]
     if not tables:
         raise BenchmarkError("no leaderboard: no turn has a graded meme that fits")
@@ -515,12 +519,10 @@ def score(benchmarks: Sequence[Benchmark], run: Run, entries: Sequence[str] = ()
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """Rows of the `leaderboard.json` in a folder; none without it, nor of one with the columns of old."""
-    file = folder / FILE
-    if not file.is_file():
+    """Rows of the `leaderboard.json` in a folder; none without it."""
+    if not (file := folder / FILE).is_file():
         return []
-    rows = json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
-    return [row for row in rows if NET in row]
+    return json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
 
 
 def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
@@ -555,30 +557,13 @@ def score_run(run: Run, entries: Sequence[str] = (), name: str = "", given: Path
     """The leaderboard of a run's grades, to which a user's table of grades (`given`) adds what they lack."""
     built = [build(split) for split in splits_of_run(run) if split.truth.grades]
     if given and not built:
-        built = [build(next(splits_of_run(run, given)))]
-    elif given:
-        built = with_grades(built, given)
+        return score([build(next(splits_of_run(run, given)))], run, entries, name)
     if not built:
         raise BenchmarkError(
             f"run {run.name} has no grades, so no benchmark: GRADES=grades.csv names a file with the columns "
             f"{', '.join(grades.COLUMNS)}; `make grading-page` makes a page that writes one"
         )
-    return score(built, run, entries, name)
-
-
-def score_release(
-    folder: Path,
-    profile: str,
-    settings: str,
-    entries: Sequence[str],
-    name: str = "",
-    given: Path | None = None,
-) -> str:
-    """The leaderboard of a release's benchmark, under the embedder and weights of a profile."""
-    inner = folder / "benchmark"
-    run = runs.open_run(profile, settings, "leaderboard")
-    built = read(inner if inner.is_dir() else folder)
-    return score(with_grades(built, given) if given else built, run, entries, name)
+    return score(built, run, entries, name, given)
 
 
 # --- Pages on which memes are graded

@@ -90,17 +90,13 @@ def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchm
     assert found == {(f"{name}/{turn}", meme): 2 * mean for (name, turn), memes in means.items()
                      for meme, mean in memes.items() if turn != 6}  # fmt: skip
     assert made.judgements["batch"].value_counts().to_dict() == {"pool": 8 * 5 * 12, "learned": 8 * 5 * 2}
-    assert len(made.asked) == 8 * 4 and len(made.turns) == 8 * 5
+    assert len(made.relevant) == 8 * 4 and len(made.turns) == 8 * 5
     with pytest.raises(BenchmarkError, match="differ only in spaces"):
         benchmark.build(Split("made", [made_up.dialogue("a b"), made_up.dialogue("a_b")], {}, []))
-
-
-def test_a_flagged_meme_is_in_no_benchmark() -> None:
     split = made_split(dialogues=1)
     notes = [a.model_copy(update={"unsafe": "hate" * (a.meme_id == "m03")}) for a in split.annotations]
     built = benchmark.build(replace(split, annotations=notes))
-    assert len(built.memes) == len(IDS) - 1
-    assert "m03" not in {*built.memes["id"], *built.judgements["corpus-id"]}
+    assert {*built.memes["id"], *built.judgements["corpus-id"]} == {*IDS} - {"m03"}, "flagged"
 
 
 @pytest.mark.parametrize(
@@ -186,32 +182,25 @@ def test_what_nobody_graded_is_no_miss(made: Benchmark, run: Run) -> None:
 
 def test_a_sender_is_measured_by_what_it_sends(made: Benchmark) -> None:
     """Neither one meme nor a meme at every turn wins: a landing meme counts 1, an unfit one -1, a chat."""
-    lands = {
-        turn: [m for m, s in made.scores.loc[turn].items() if s == benchmark.LANDS]
-        for turn in made.scores.index
+    scores = {turn: row.to_dict() for turn, row in made.scores.iterrows()}
+    lands = {t: [m for m, s in row.items() if s == benchmark.LANDS] for t, row in scores.items()}
+    unfit = {t: [m for m, s in row.items() if s < grades.RELEVANT] for t, row in scores.items()}
+    some, nothing = [turn for turn in lands if lands[turn]], {key: [] for key in lands}
+    rankings = {
+        "choosy": {turn: lands[turn][:1] for turn in lands},
+        "one": nothing | {some[0]: lands[some[0]]},
+        "always": {turn: lands[turn] or unfit[turn] for turn in lands},
+        "never": nothing,
     }
-    unfit = {
-        turn: [m for m, s in made.scores.loc[turn].items() if s < grades.RELEVANT]
-        for turn in made.scores.index
-    }
-    some = [turn for turn in lands if lands[turn]]
-    choosy = {turn: lands[turn][:1] for turn in made.scores.index}
-    gated = System("package", {turn: unfit[turn] for turn in unfit}, frozenset(some[:1]))
-    never = System("file", {turn: [] for turn in lands})
-    one = System("file", {**never.ranking, some[0]: lands[some[0]]})
-    always = System("file", {turn: lands[turn] or unfit[turn] for turn in lands})
-    systems = {"choosy": System("file", choosy), "one": one, "always": always, "gated": gated, "never": never}
+    systems = {name: System("file", ranking) for name, ranking in rankings.items()}
+    systems["gated"] = System("package", unfit, frozenset(some[:1]))
     of = {name: benchmark.as_sender(made, system) for name, system in systems.items()}
-    chats, turns = 8, len(made.scores)
-    net = {name: found[benchmark.NET].value for name, found in of.items()}
-    assert net["choosy"] == len(some) / chats and net["one"] == 1 / chats
-    assert (
-        net["always"] == (2 * len(some) - turns) / chats and net["gated"] == -1 / chats and net["never"] == 0
-    )
-    assert of["choosy"]["rate"] == len(some) / turns and of["choosy"]["lands"].value == 1
-    assert (
-        of["gated"]["rate"] == 1 / turns and of["never"]["rate"] == 0 and np.isnan(of["never"]["lands"].value)
-    )
+    hits, turns = len(some), len(scores)
+    net = {name: 8 * found[benchmark.NET].value for name, found in of.items()}
+    assert net == {"choosy": hits, "one": 1, "always": 2 * hits - turns, "never": 0, "gated": -1}, "8 chats"
+    rate = {name: turns * found["rate"] for name, found in of.items()}
+    assert rate == {"choosy": hits, "one": 1, "always": turns, "never": 0, "gated": 1}
+    assert of["choosy"]["lands"].value == 1 and np.isnan(of["never"]["lands"].value)
     assert of["choosy"]["specificity"] > of["always"]["specificity"]
 
 
@@ -220,9 +209,7 @@ def test_missing_pairs_are_graded_on_a_page_and_count(
 ) -> None:
     """The page of an entry asks for its ungraded memes; with its table nothing is missing."""
     entry = tmp_path / "mine.py"
-    entry.write_text(
-        "def rank(turn, memes):\n    return [-n for n, _ in enumerate(memes)]\n", encoding="utf-8"
-    )
+    entry.write_text("def rank(turn, memes):\n    return [-n for n, _ in enumerate(memes)]\n")
     told = benchmark.score([made], run, [str(entry)])
     page = (run.report / "grade_mine_made.html").read_text(encoding="utf-8")
     asked = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', page)[1])
@@ -245,111 +232,88 @@ def test_missing_pairs_are_graded_on_a_page_and_count(
 # --- entries ------------------------------------------------------------------------------------------------
 
 
-def trec(one: Benchmark, path: Path, **cells: str) -> Path:
-    """A run file of every turn; `cells` change the fifth line."""
-    rows = [
-        {"turn": turn, "q0": "Q0", "meme": meme, "rank": str(rank), "score": str(-rank), "tag": "x"}
-        for turn in one.asked["id"]
-        for rank, meme in enumerate(IDS)
-    ]
-    rows[4] |= cells
-    path.write_text("\n".join(" ".join(row.values()) for row in rows), encoding="utf-8")
-    return path
+def lines_of(one: Benchmark) -> list[str]:
+    """A run file of every turn, all memes in the order of their ids."""
+    return [f"{turn} Q0 {meme} {rank} {-rank} x" for turn in one.relevant for rank, meme in enumerate(IDS)]
 
 
-@pytest.mark.parametrize(
-    ("cells", "why"),
-    [
-        ({"score": "nan"}, "no finite score nan"),
-        ({"meme": "m03"}, "meme m03 is listed twice at turn made-0/2"),
-    ],
-)
-def test_a_broken_line_is_refused(made: Benchmark, tmp_path: Path, cells: dict, why: str) -> None:
-    path = trec(made, tmp_path / "mine.trec", **cells)
-    with pytest.raises(BenchmarkError, match=rf"\Aentry mine\.trec, line 5: [^\n]*{why}"):
-        benchmark.rank_by_entry(path, made, set(made.turns["id"]))
+def ranked(one: Benchmark, path: Path, lines: list[str], *more: Benchmark) -> dict[str, list[str]] | None:
+    """What a run file of these lines ranks; `more` are the other splits."""
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return benchmark.rank_by_entry(path, one, {turn for split in (one, *more) for turn in split.turns["id"]})
 
 
 def test_a_run_file_is_ranked_by_score_then_id_and_must_have_every_turn(made, tmp_path: Path) -> None:
-    known = set(made.turns["id"])
-    path = trec(made, tmp_path / "mine.trec", score="-3")
-    found = benchmark.rank_by_entry(path, made, known)
-    assert found["made-0/2"] == IDS
-    path.write_text("\n".join(path.read_text("utf-8").splitlines()[30:]), encoding="utf-8")
+    path, lines = tmp_path / "mine.trec", lines_of(made)
+    lines[4] = "made-0/2 Q0 m04 4 -3 x"
+    assert ranked(made, path, lines)["made-0/2"] == IDS
     with pytest.raises(BenchmarkError, match=r"mine\.trec: 1 of 32 turns of split made .*: made-0/2"):
-        benchmark.rank_by_entry(path, made, known)
+        ranked(made, path, lines[30:])
     other = benchmark.build(made_split("other", 2))
-    theirs = trec(other, tmp_path / "other.trec")
-    with pytest.raises(BenchmarkError, match="no turn other-0/2"):
-        benchmark.rank_by_entry(theirs, made, known)
-    assert benchmark.rank_by_entry(theirs, made, known | {*other.turns["id"]}) is None
-
-
-def test_a_run_file_may_abstain(made: Benchmark, run: Run, tmp_path: Path) -> None:
-    """At every second turn it names the best meme, at the others none: half the turns, all of them hits."""
-    best = [(turn, max(known, key=known.get)) for turn, known in made.relevant.items()]
-    lines = [f"{t} Q0 {m if n % 2 else benchmark.NONE} 1 1 x" for n, (t, m) in enumerate(best)]
-    path = tmp_path / "mine.trec"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    benchmark.score([made], run, [str(path)])
-    row = next(row for row in benchmark.load(run.report) if row["system"] == "mine")
-    assert (row["R@1"], row["rate"], row["judged@5"], row["ungraded"]) == (0.5, 16 / 40, 1, 0)
-    entry = tmp_path / "shy.py"
-    entry.write_text(
-        "def rank(turn, memes):\n    return {2: [], 3: None}.get(turn.turn, [1.0] * len(memes))\n",
-        encoding="utf-8",
-    )
-    found = benchmark.rank_by_entry(entry, made, set())
-    assert {turn.partition("/")[2] for turn, memes in found.items() if not memes} == {"2", "3"}
-    assert found["made-0/4"] == IDS
-
-
-@pytest.mark.parametrize("key", ["turn['context']", "turn.context"])
-def test_an_entry_asks_turns_and_memes_by_name_or_key(made: Benchmark, tmp_path: Path, key: str) -> None:
-    entry = tmp_path / "mine.py"
-    code = f"return [len({{*{key}}} & {{*meme['s_plus']}}) + (meme[0] == meme.id) for meme in memes]"
-    entry.write_text(f"def rank(turn, memes):\n    {code}\n", encoding="utf-8")
-    assert len(benchmark.rank_by_entry(entry, made, set())) == len(made.scores)
-    entry.write_text(f"def rank(turn, memes):\n    return {key.replace('tex', 'tx')}\n", encoding="utf-8")
-    with pytest.raises(BenchmarkError, match=r"gives no scores: .*no attribute 'contxt'"):
-        benchmark.rank_by_entry(entry, made, set())
-
-
-@pytest.mark.parametrize("encode", [gzip.compress, lambda data: data.decode().encode("utf-16")])
-def test_a_run_file_may_be_gzip_or_utf_16(made: Benchmark, tmp_path: Path, encode) -> None:
-    path = trec(made, tmp_path / "mine.trec")
-    plain = benchmark.rank_by_entry(path, made, set())
-    path.write_bytes(encode(path.read_bytes()))
-    assert benchmark.rank_by_entry(path, made, set()) == plain
+    assert ranked(made, path, lines_of(other), other) is None
+    plain = ranked(made, path, lines)
+    for data in (gzip.compress(path.read_bytes()), path.read_text("utf-8").encode("utf-16")):
+        path.write_bytes(data)
+        assert benchmark.rank_by_entry(path, made, set()) == plain
 
 
 @pytest.mark.parametrize(
-    "data",
-    [gzip.compress(b"a b", mtime=0)[:9], b"\x1f\x8bnone", b"\xff\xfe\x00"],
-    ids=["cut gzip", "no gzip", "half of UTF-16"],
+    ("given", "why"),
+    [
+        ("made-0/2 Q0 m04 4 nan x", "line 5: .*no finite score nan"),
+        ("made-0/2 Q0 m03 4 -4 x", "line 5: meme m03 is listed twice at turn made-0/2"),
+        ("other-0/2 Q0 m04 4 -4 x", "line 5: no turn other-0/2"),
+        ("made-0/2 m04", "line 5: a line is"),
+        (gzip.compress(b"a b", mtime=0)[:9], "no TREC run"),
+        (b"\x1f\x8bnone", "no TREC run"),
+        (b"\xff\xfe\x00", "no TREC run"),
+    ],
+    ids=["score", "twice", "turn", "fields", "cut gzip", "no gzip", "half of UTF-16"],
 )
-def test_what_is_no_run_file_is_refused_in_one_sentence(made: Benchmark, tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "mine.trec").write_bytes(data)
-    with pytest.raises(BenchmarkError, match=r"\Aentry mine\.trec[^\n]*(no TREC run|a line is)[^\n]*\Z"):
-        benchmark.rank_by_entry(tmp_path / "mine.trec", made, set())
+def test_a_broken_run_file_is_refused_in_one_sentence(made, tmp_path: Path, given: str | bytes, why) -> None:
+    """`given` is the fifth line, or the whole file."""
+    lines, path = lines_of(made), tmp_path / "mine.trec"
+    data = given if isinstance(given, bytes) else "\n".join([*lines[:4], given, *lines[5:]]).encode()
+    path.write_bytes(data)
+    with pytest.raises(BenchmarkError, match=rf"\Aentry mine\.trec[^\n]*{why}[^\n]*\Z"):
+        benchmark.rank_by_entry(path, made, set(made.turns["id"]))
+
+
+def test_an_entry_asks_by_name_or_key_and_may_abstain(made: Benchmark, tmp_path: Path) -> None:
+    entry = tmp_path / "mine.py"
+    code = (
+        "[len({*turn['context']} & {*turn.context} & {*meme['s_plus']}) + (meme[0] == meme.id) for meme in m]"
+    )
+    entry.write_text(f"def rank(turn, m):\n    return {{2: [], 3: None}}.get(turn.turn, {code})\n")
+    found = benchmark.rank_by_entry(entry, made, set())
+    assert len(found) == len(made.scores) and len(found["made-0/4"]) == len(IDS)
+    assert {turn.partition("/")[2] for turn, memes in found.items() if not memes} == {"2", "3"}
+    for key in ("turn['contxt']", "turn.contxt"):
+        entry.write_text(f"def rank(turn, memes):\n    return {key}\n")
+        with pytest.raises(BenchmarkError, match=r"gives no scores: .*no attribute 'contxt'"):
+            benchmark.rank_by_entry(entry, made, set())
 
 
 def test_a_leaderboard_of_entries_is_written_and_read(made: Benchmark, run: Run, tmp_path: Path) -> None:
-    entry = tmp_path / "mine.py"
+    """At every second turn the run file names the best meme, at the others none: all it sends are hits."""
+    entry, path = tmp_path / "mine.py", tmp_path / "theirs.trec"
     entry.write_text(
         "def rank(turn, memes):\n    assert turn.before[0]['text'] and turn.context and turn.scenario\n"
-        "    return [m.id == 'm07' and bool(m.s_plus) for m in memes]\n",
-        encoding="utf-8",
+        "    return [m.id == 'm07' and bool(m.s_plus) for m in memes]\n"
     )
-    entries = [str(entry), str(trec(made, tmp_path / "theirs.trec"))]
-    text = benchmark.score([made], run, entries)
+    best = [(turn, max(known, key=known.get)) for turn, known in made.relevant.items()]
+    named = (f"{t} Q0 {m if n % 2 else benchmark.NONE} 1 1 x" for n, (t, m) in enumerate(best))
+    path.write_text("\n".join(named))
+    text = benchmark.score([made], run, [str(entry), str(path)])
     assert "made: 32 turns, 30 memes" in text and "| mine | – |" in text
-    rows = benchmark.load(run.report)
-    assert {row["system"] for row in rows} >= {"mine", "theirs", PAPER, grades.RANDOM}
-    assert {row["system"] for row in benchmark.first(rows, 0)} == {"mine", "theirs", PAPER, grades.RANDOM}
+    rows = {row["system"]: row for row in benchmark.load(run.report)}
+    shown = {"mine", "theirs", PAPER, grades.RANDOM}
+    assert {row["system"] for row in benchmark.first([*rows.values()], 0)} == shown <= rows.keys()
+    row = rows["theirs"]
+    assert (row["R@1"], row["rate"], row["judged@5"], row["ungraded"]) == (0.5, 16 / 40, 1, 0)
     assert benchmark.load(tmp_path) == []
     with pytest.raises(BenchmarkError, match=f"a system is called {PAPER}"):
-        benchmark.score([made], run, entries[:1], PAPER)
+        benchmark.score([made], run, [str(entry)], PAPER)
 
 
 # --- MOD ----------------------------------------------------------------------------------------------------
