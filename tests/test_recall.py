@@ -14,8 +14,7 @@ from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.llm.recordings import normalise
 from memecmd_utils.runs import Run
 from memecmd_utils.settings import MtrclipSettings, Profile
-from memecmd_utils.template_memes import recall
-from memecmd_utils.template_memes.recall import RetrievalItem
+from memecmd_utils.template_memes import DataSetError, recall
 
 TABLES = appendix.load("08b_clip_with_data")
 L14 = "openai/clip-vit-large-patch14-336"
@@ -68,7 +67,7 @@ class Encoder:
 
 
 ITEMS = [
-    RetrievalItem(str(n), Path(f"{n}.png"), f"T{n % 8}", {"meme_caption": f"meme {n}", "title": f"{n}"})
+    TABLES.Item(str(n), Path(f"{n}.png"), f"T{n % 8}", {"meme_caption": f"meme {n}", "title": f"{n}"})
     for n in range(80)
 ]
 
@@ -99,8 +98,8 @@ def test_tables_hold_each_model_beside_its_own_row(tmp_path: Path, monkeypatch) 
     shown = TABLES.printed_table(three, "measure", ["R@1", "R@10"])
     assert len(shown) == 8 and shown["R@1 paper"][0] == 0.68 and shown["R@1 here"].str.contains("–|\\[").all()
 
-    def no_items(_: Run) -> list[RetrievalItem]:
-        raise recall.DataSetError("no pictures")
+    def no_items(_: Run) -> list[TABLES.Item]:
+        raise DataSetError("no pictures")
 
     assert list(TABLES.measure_models(run, {"x": "x"}, no_items)["note"]) == [
         "not computed here: no pictures"

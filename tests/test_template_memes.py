@@ -105,9 +105,9 @@ def test_pictures_are_fetched_once_and_only_what_is_one(tmp_path: Path, monkeypa
     memes, folder = [MEME.model_copy(update=change) for change in named], tmp_path / "pictures"
     for name in fetch.OFFLINE:
         monkeypatch.delenv(name, raising=False)
-    counts = data_sets.fetch_pictures(memes, folder, 3)
+    counts = METHOD.fetch_pictures(memes, folder, 3)
     assert counts["fetched"] == 1 and counts["HTTP 404"] == 1 and counts["not asked for"] == 1
-    assert data_sets.fetch_pictures(memes[:1], folder, 9)["there"] == 1 and len(asked) == 3
+    assert METHOD.fetch_pictures(memes[:1], folder, 9)["there"] == 1 and len(asked) == 3
 
 
 # --- the filter ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 from memecmd_utils import embedders
 from memecmd_utils.settings import Cm50Settings, MtrclipSettings
-from memecmd_utils.template_memes import recall, tuning
+from memecmd_utils.template_memes import recall
 
 pytestmark = pytest.mark.paper
 
@@ -95,7 +95,7 @@ def test_the_cached_loss_is_clips_and_its_gradient_reaches_the_temperature(torch
 @pytest.mark.parametrize("kind", ["clip", "chinese_clip"])
 def test_what_the_processes_make_is_what_the_model_would(torch, pairs, tmp_path, monkeypatch, kind) -> None:
     model = TUNING.load_model(str(tiny_models.clip_folder(kind, tmp_path / kind)))
-    made = tuning.Preprocess(model, 3)
+    made = recall.Preprocess(model, 3)
     texts = ["a cat", "周末去爬山吗 " * 40]
     ours, theirs = made(texts, prompt=None, task=None), model.preprocess(texts)
     assert ours.keys() == theirs.keys() and torch.equal(ours["input_ids"], theirs["input_ids"])
@@ -103,7 +103,7 @@ def test_what_the_processes_make_is_what_the_model_would(torch, pairs, tmp_path,
     first = made(files)["pixel_values"]
     copy = pickle.loads(pickle.dumps(made))
     assert torch.equal(copy(files)["pixel_values"], first), "cuts follow from the batch and the seed"
-    assert not torch.equal(tuning.Preprocess(model, 4)(files)["pixel_values"], first)
+    assert not torch.equal(recall.Preprocess(model, 4)(files)["pixel_values"], first)
     monkeypatch.setattr("torchvision.transforms.RandomResizedCrop", lambda *_, **__: lambda image: image)
     ours, theirs = made(files), model.preprocess([Image.open(file) for file in files])
     assert ours.keys() == theirs.keys() and torch.equal(ours["pixel_values"], theirs["pixel_values"])

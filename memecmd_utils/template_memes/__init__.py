@@ -9,13 +9,12 @@ from memecmd_utils.template_memes.data_sets import (
     NOT_COMPUTED,
     TITLES,
     DataSetError,
-    fetch_pictures,
     is_readable,
     load_data,
     picture_folder,
     pictures_below,
+    read_memecap,
 )
 from memecmd_utils.template_memes.prompts import paper_rows, prompt, to_figmemes, word
 from memecmd_utils.template_memes.readings import TEXT_ONLY, draw, read_memes, sees
-from memecmd_utils.template_memes.recall import TEXT_KINDS, cm50_items, memecap_items, rank_all
-from memecmd_utils.template_memes.tuning import Preprocess, as_files
+from memecmd_utils.template_memes.recall import Preprocess, as_files, rank_all

@@ -5,22 +5,19 @@ Records that cannot be read are left out, and a line says how many and why. Who 
 
 import csv
 import gzip
-import io
 import json
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pandas as pd
-from PIL import Image
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 from tqdm.auto import tqdm
 
-from memecmd_utils import fetch, files, pictures
+from memecmd_utils import fetch, pictures
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme, Text
@@ -29,8 +26,6 @@ from memecmd_utils.settings import Profile
 COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "votes", "captions"]
 """Columns of the table of ImgFlip575K's records; `position` counts from 0 within the template's file."""
 CM50, READER = "CM50", "gpt-4o@cm50"  # `source` of the memes and of the readings that CM50 published
-PAUSE_S, MOST_BYTES, GIVE_UP = 1.0, 10 << 20, 4
-"""Between two pictures that are fetched, of one, and failures in a row that end the turn of a run."""
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
 """Base name of the picture in an address."""
 DataSet = Literal["memecap", "figmemes"]
@@ -259,7 +254,7 @@ class Data(NamedTuple):
 
 
 def picture_folder(profile: Profile) -> Path:
-    """The folder of memes' pictures that the profile names, else the one that `fetch_pictures` fills."""
+    """The folder of memes' pictures that the profile names, else the one that appendix 07b fills."""
     given = profile.mtrclip.images
     return paths.user_path(given) if given else paths.raw / "templates" / "images"
 
@@ -278,34 +273,6 @@ def is_readable(file: Path) -> bool:
     except pictures.ImageRejected as error:
         print(f"{file.name} is left out: {error}")
         return False
-
-
-def fetch_pictures(memes: Sequence[TemplateMeme], folder: Path, limit: int) -> dict[str, int]:
-    """Bring the pictures of `memes` into `folder`, at most `limit` new ones, and count what came of it.
-
-    One a second; what is there is not asked for, what does not decode as a picture is not kept. After
-    `GIVE_UP` failures in a row the rest waits for the next run.
-    """
-    client = fetch.Client("meme pictures for research", "image/*", MOST_BYTES, PAUSE_S)
-    there = pictures_below(folder)
-    todo = {meme.meme_id: meme.url for meme in memes if meme.meme_id not in there}
-    counts = Counter({"there": len({meme.meme_id for meme in memes}) - len(todo), "fetched": 0})
-    asked, failures = list(todo.items())[: limit if fetch.may_fetch() else 0], 0
-    for meme_id, url in tqdm(asked, desc="pictures", unit="picture", disable=not asked):
-        try:
-            data = client.get(url).body
-            pictures.decode_bytes(data)
-            kind = str(Image.open(io.BytesIO(data)).format).lower()
-            folder.mkdir(parents=True, exist_ok=True)
-            with files.atomic_path(folder / f"{meme_id}.{kind}") as part:
-                part.write_bytes(data)
-            failures, outcome = 0, "fetched"
-        except (fetch.FetchError, ValueError) as error:
-            failures, outcome = failures + 1, str(error)[:60]
-        counts[outcome] += 1
-        if failures == GIVE_UP:
-            break
-    return dict(counts) | {"not asked for": len(todo) - (counts.total() - counts["there"])}
 
 
 def load_data(run: Run) -> Data:

@@ -1,37 +1,24 @@
-"""Meme-text retrieval: exact ranks in both directions (2501.13851, Section 4), and what is ranked.
+"""Meme-text retrieval (2501.13851, Section 4): exact ranks in both directions, and what a tuning reads.
 
 A query ranks all candidates of the other side by cosine; it hits at K if a right candidate is among the first
-K. What is right depends on the counting: the paper's code knows the meme's own text only. R@K with intervals
-and Tables 2 to 4 stand in appendix 08b.
+K. What is right depends on the counting: the paper's code knows the meme's own text only. R@K with intervals,
+Tables 2 to 4 and the trainer stand in appendix 08b; the processes that read its pictures import this file.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from memecmd_utils import fetch
+from memecmd_utils import pictures
 from memecmd_utils.llm.recordings import normalise
-from memecmd_utils.runs import Run
-from memecmd_utils.schemas import MemeReading, Split, TemplateMeme
-from memecmd_utils.template_memes import data_sets
-from memecmd_utils.template_memes.data_sets import DataSetError
 
-TEXT_KINDS = ("meme_caption", "image_caption", "embedded_text", "title")
-"""The texts of Tables 3 and 4, in their order."""
 TIE = 1e-6
 """Cosines that differ by no more are equal: what float32 and the order of batches make of equal vectors."""
+CROP_SHARE = (0.8, 1.0)  # share of the area that a random cut keeps, as in the paper's code
 Key = tuple[str, str]  # counting and direction
-
-
-class RetrievalItem(NamedTuple):
-    """A meme, its picture's file, its template (empty: unknown), and its texts by kind, where it has them."""
-
-    meme_id: str
-    image: Path
-    template: str
-    texts: Mapping[str, str]
 
 
 class Ranks(NamedTuple):
@@ -78,41 +65,35 @@ def rank_all(texts: np.ndarray, images: np.ndarray, templates: Sequence[str]) ->
     return ranks
 
 
-def cm50_items(run: Run, split: Split = "validation") -> list[RetrievalItem]:
-    """Memes of notebook 07b with a reading and a picture, of one part of the split.
+class Preprocess:
+    """Makes the pictures and texts of a batch what the towers take: files are decoded, cut at random, pixels.
 
-    The embedded text is what the record of Imgflip says, as in the paper's code (`ocr`).
+    The processes of a DataLoader do this, so it can be pickled and holds no weights. The cuts follow from the
+    seed and the batch, so they are the same whatever number of processes reads.
     """
-    memes = {meme.meme_id: meme for meme in run.load(TemplateMeme) if meme.split == split}
-    rows = []
-    for reading in run.load(MemeReading):
-        if meme := memes.get(reading.meme_id):
-            texts = (reading.meme_caption, reading.image_caption, meme.text, meme.title)
-            by_kind = dict(zip(TEXT_KINDS, texts, strict=True))
-            rows.append((meme.meme_id, meme.meme_id, meme.template, by_kind))
-    return _pictured(run, rows, "the annotated template memes")
+
+    def __init__(self, model: Any, seed: int) -> None:
+        """`model`: a CLIP of sentence-transformers."""
+        self.processor, self.seed = model[0].processor, seed
+        self.side = model[0].auto_model.config.vision_config.image_size
+
+    def __call__(self, inputs: Sequence[Path] | Sequence[str], **_: Any) -> dict[str, Any]:
+        """Pixels of picture files, or tokens of texts, in the form of sentence-transformers' collator."""
+        if isinstance(inputs[0], str):
+            options = {"padding": True, "truncation": True, "return_tensors": "pt"}
+            return {**self.processor.tokenizer(list(inputs), **options), "modality": "text"}
+        import torch
+        from torchvision.transforms import InterpolationMode, RandomResizedCrop
+
+        cut = RandomResizedCrop(self.side, scale=CROP_SHARE, interpolation=InterpolationMode.BICUBIC)
+        with torch.random.fork_rng(devices=[]):
+            names = "\n".join(file.name for file in inputs)
+            torch.default_generator.manual_seed(zlib.crc32(names.encode()) ^ self.seed)
+            images = [cut(pictures.decode(file)) for file in inputs]
+        pixels = self.processor.image_processor(images=images, return_tensors="pt")["pixel_values"]
+        return {"pixel_values": pixels, "modality": "image"}
 
 
-def memecap_items(run: Run) -> list[RetrievalItem]:
-    """Memes of MemeCap's test set with a picture."""
-    source = fetch.locate(run.profile, fetch=False)["memecap"]
-    if source.path is None:
-        raise DataSetError(f"{source.source.title} is not here ({source.state})")
-    rows = []
-    for meme in data_sets.read_memecap(source.path):
-        kinds = {"meme_caption": meme.meme_captions, "image_caption": meme.image_captions}
-        first = {kind: next(filter(str.strip, texts), "") for kind, texts in kinds.items()}
-        rows.append((meme.name, Path(meme.image).stem, "", first | {"title": meme.title}))
-    return _pictured(run, rows, "the memes of MemeCap")
-
-
-def _pictured(run: Run, rows: Iterable[tuple], what: str) -> list[RetrievalItem]:
-    """Items whose pictures are here and can be read, with their texts that are not blank."""
-    there, items = data_sets.pictures_below(data_sets.picture_folder(run.profile)), []
-    for meme_id, file, template, texts in rows:
-        if file in there and data_sets.is_readable(there[file]):
-            by_kind = {kind: text for kind, text in texts.items() if text.strip()}
-            items.append(RetrievalItem(meme_id, there[file], template, by_kind))
-    if not items:
-        raise DataSetError(f"none of {what} has a picture here (mtrclip.images=DIR, or mtrclip.fetch=N)")
-    return items
+def as_files(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+    """Rows whose column `image` names files: `Preprocess` tells these from texts by their type."""
+    return {**rows, "image": [Path(file) for file in rows["image"]]}
