@@ -38,7 +38,6 @@ MEME = TemplateMeme(
     source="made up",
 )  # fmt: skip
 ABOUT = "It cries steam."
-NOT_COMPUTED = "not computed here"
 
 
 def table_of(records: dict[str, list[dict]]) -> pd.DataFrame:
@@ -167,8 +166,7 @@ def test_the_rule_that_made_a_sample_explains_it_best() -> None:
 @pytest.mark.skipif(not CORPORA.is_dir(), reason="real data sets are not here")
 def test_the_shipped_counts_are_those_of_the_data_sets() -> None:
     records = data_sets.read_records(CORPORA / "imgflip575k")
-    cm50 = data_sets.read_cm50(CORPORA / "cm50")
-    sample = data_sets.Data({}, records, *cm50).published("validation")
+    sample = METHOD.part_of(data_sets.read_cm50(CORPORA / "cm50")[0], "validation")
     names = ("templates", "template"), ("votes", "votes"), ("edges", "quantity")
     counts = (pd.read_csv(paths.data / "paper" / f"cm50_{name}.csv", index_col=by) for name, by in names)
     templates, votes, shipped = counts
@@ -229,10 +227,10 @@ def test_replies_give_the_fields_of_a_reading_and_devices_the_labels_of_figmemes
 
 def test_the_sample_is_in_proportion_and_stays() -> None:
     templates = {f"{t}{n}": t for t, m in (("A", 60), ("B", 30), ("C", 10)) for n in range(m)}
-    drawn = readings.draw(templates, 10, 3)
+    drawn = METHOD.draw(templates, 10, 3)
     assert Counter(templates[meme_id] for meme_id in drawn) == {"A": 6, "B": 3, "C": 1}
-    assert drawn == readings.draw(dict(reversed(templates.items())), 10, 3)
-    assert readings.draw(templates, None, 3) == set(templates)
+    assert drawn == METHOD.draw(dict(reversed(templates.items())), 10, 3)
+    assert METHOD.draw(templates, None, 3) == set(templates)
 
 
 def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) -> None:
@@ -298,10 +296,8 @@ def test_the_nearest_template_is_matched_and_checked(monkeypatch) -> None:
     cosine = (normalise(np.array([ROWS["title"]])) @ normalise(np.array([ROWS["dog"]])).T).item()
     row = pairs.loc[("near", "ocr_cosine")]
     assert row["template"] == "dog" and row["distance"] == pytest.approx(cosine) and row["kept"]
-    counts = METHOD.match_counts(done, "memecap", "own/clip")
-    assert counts.loc["pairs of both ways", "pairs"] == 2
-    assert counts.loc["confirmed by a look at each", "paper"] == "another model: none"
-    assert METHOD.match_counts(done, "memecap", METHOD.PAPER_CLIP)["paper"].iloc[-1] == 42
+    counts = METHOD.match_counts(done, "memecap", METHOD.PAPER_CLIP)
+    assert counts.loc["pairs of both ways", "pairs"] == 2 and counts["paper"].iloc[-1] == 42
 
 
 # --- metrics and tables -------------------------------------------------------------------------------
@@ -322,19 +318,12 @@ def test_metrics_of_the_field_by_hand() -> None:
     assert both["macro-F1 flattened"] == f"{(2 * 2 / (2 * 2 + 2) + 2 * 8 / (2 * 8 + 2)) / 2:.3f}"
 
 
-def test_tables_9_to_11_score_readings_by_prompt() -> None:
+def test_tables_9_and_10_score_readings_by_prompt() -> None:
     of_figmemes = MemeReading(meme_id="7", source="model sim@1", literary_devices=["irony"])
     caption = {"meme_id": "memes_a", "meme_caption": "a wants the weekend."}
-    by_prompt = {
-        "five_tasks": [of_figmemes.model_copy(update=caption)],
-        "three_step_12": [of_figmemes],
-        "baseline (text only)": [of_figmemes],
-    }
+    by_prompt = {"five_tasks": [of_figmemes.model_copy(update=caption)]}
     references = {"memes_a": ["a is tired.", "a wants the weekend."]}
     ten = METHOD.table_10(by_prompt, references, CHOSEN).set_index(["prompt", "mode"])
     assert ten.loc[("five_tasks", "multi-reference"), "ROUGE-L"] == "1.000"
-    assert ten.loc[("five_tasks", "extended"), "BERTScore"] == NOT_COMPUTED
-    assert ten.loc[("five_tasks", "extended"), "BLEURT (paper)"] != ""
-    nine, eleven = (METHOD.devices_table(number, by_prompt, {"7": ["irony"]}) for number in (9, 11))
-    assert eleven.set_index("prompt").loc["three_step_12", "memes"] == 1
+    nine = METHOD.devices_table(9, {"baseline (text only)": [of_figmemes]}, {"7": ["irony"]})
     assert nine["memes"].sum() == 0, "a reading without the picture is of another prompt"

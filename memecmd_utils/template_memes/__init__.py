@@ -5,16 +5,19 @@ nothing of the first paper's stages.
 """
 
 from memecmd_utils.template_memes.data_sets import (
+    COLUMNS,
     FIGMEMES_LABELS,
     NOT_COMPUTED,
-    TITLES,
     DataSetError,
     is_readable,
-    load_data,
     picture_folder,
     pictures_below,
+    read_cm50,
+    read_figmemes,
+    read_labels,
     read_memecap,
+    read_records,
 )
 from memecmd_utils.template_memes.prompts import paper_rows, prompt, to_figmemes, word
-from memecmd_utils.template_memes.readings import TEXT_ONLY, draw, read_memes, sees
+from memecmd_utils.template_memes.readings import TEXT_ONLY, read_memes, sees
 from memecmd_utils.template_memes.recall import Preprocess, as_files, rank_all

@@ -1,6 +1,7 @@
 """The data sets of the second paper, as they were released: ImgFlip575K, CM50, MemeCap and FigMemes.
 
-Records that cannot be read are left out, and a line says how many and why. Who made a meme is never read.
+Of a data set that is not here (None) a reader gives nothing. Records that cannot be read are left out, and a
+line says how many and why. Who made a meme is never read.
 """
 
 import csv
@@ -8,18 +9,17 @@ import gzip
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pandas as pd
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field
 from tqdm.auto import tqdm
 
-from memecmd_utils import fetch, pictures
+from memecmd_utils import pictures
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, Split, TemplateMeme, Text
 from memecmd_utils.settings import Profile
 
@@ -28,9 +28,7 @@ COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "
 CM50, READER = "CM50", "gpt-4o@cm50"  # `source` of the memes and of the readings that CM50 published
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
 """Base name of the picture in an address."""
-DataSet = Literal["memecap", "figmemes"]
 NOT_COMPUTED = "not computed here"
-TITLES: dict[DataSet, str] = {"memecap": "MemeCap", "figmemes": "FigMemes"}
 FIGMEMES_LABELS = ("allusion", "exaggeration", "irony", "anthrop", "metaphor", "contrast")
 """The literary devices of FigMemes, as its files spell them."""
 Parsed = TypeVar("Parsed")
@@ -123,14 +121,14 @@ def _one_of(folder: Path, pattern: str) -> Path:
     return paths_named[0]
 
 
-def read_records(folder: Path) -> pd.DataFrame:
+def read_records(folder: Path | None) -> pd.DataFrame:
     """All memes of ImgFlip575K as a table with `COLUMNS`; `captions` holds lists of text.
 
     `folder` is the checkout or its folder `dataset`, with `memes/<template>.json` (also `.jsonl`, `.gz`).
     """
-    lists = [path for place in ("dataset/memes", "memes") for path in sorted(folder.glob(f"{place}/*.json*"))]
-    rows = []
-    for path in tqdm(lists, desc="templates", unit="file"):
+    places = [folder / "dataset" / "memes", folder / "memes"] if folder else []
+    lists, rows = [path for place in places for path in sorted(place.glob("*.json*"))], []
+    for path in tqdm(lists, desc="templates", unit="file", disable=not lists):
         named = {"template": path.name.partition(".json")[0]}
         entries = _valid(_json(path), _entry, path.name)
         rows += [{**named, "position": position, **entry} for position, entry in enumerate(entries)]
@@ -138,7 +136,7 @@ def read_records(folder: Path) -> pd.DataFrame:
 
 
 def read_cm50(
-    folder: Path,
+    folder: Path | None,
 ) -> tuple[list[TemplateMeme], list[MemeReading], dict[str, str], dict[str, Path]]:
     """What CM50 published: memes, what the paper's annotator said of them, texts and pictures of templates.
 
@@ -148,6 +146,8 @@ def read_cm50(
     """
     memes: dict[str, TemplateMeme] = {}
     readings: dict[str, MemeReading] = {}
+    if folder is None:
+        return [], [], {}, {}
     for split in ("train", "validation"):
         for name, rows in _annotated(folder, split[:5]):
             for meme, reading in _valid(rows, partial(_published, split), name):
@@ -176,9 +176,11 @@ def _published(split: Split, raw: Any) -> tuple[TemplateMeme, MemeReading]:
     return meme, MemeReading(meme_id=meme.meme_id, source=READER, **answer.model_dump())
 
 
-def read_memecap(place: Path) -> list[OtherMeme]:
+def read_memecap(place: Path | None) -> list[OtherMeme]:
     """Memes with a picture's name of MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a
     folder that holds it."""
+    if place is None:
+        return []
     memes = _valid(_json(_one_of(place, "memes*test*.json*")), OtherMeme.model_validate, "MemeCap")
     return [meme for meme in memes if meme.image]
 
@@ -192,8 +194,10 @@ def _tsv(file: Path, columns: Sequence[str], quoting: int = csv.QUOTE_MINIMAL) -
         raise DataSetError(f"{file} is no table of FigMemes as released ({error})") from error
 
 
-def read_figmemes(place: Path, labels: Path | None = None) -> list[OtherMeme]:
+def read_figmemes(place: Path | None, labels: Path | None = None) -> list[OtherMeme]:
     """FigMemes' test set by its standard split, with the texts of a `figmemes_ocrs.tsv` beside the labels."""
+    if place is None:
+        return []
     split = _tsv(_one_of(place, "standard_split.tsv"), ["split"])["split"]
     texts: dict[str, str] = {}
     file = (labels if labels and labels.is_dir() else (labels or place).parent) / "figmemes_ocrs.tsv"
@@ -203,54 +207,16 @@ def read_figmemes(place: Path, labels: Path | None = None) -> list[OtherMeme]:
     return [OtherMeme(post_id=name, img_fname=name, text=texts.get(name, "").strip()) for name in names]
 
 
-def read_labels(place: Path) -> dict[str, list[str]]:
+def read_labels(place: Path | None) -> dict[str, list[str]]:
     """Literary devices of FigMemes by image name without suffix, from its table of 0 and 1, or from the
     folder of that."""
+    if place is None:
+        return {}
     file = _one_of(place, "figmemes_annotations.tsv")
     marks = _tsv(file, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
     if not marks.isin([0, 1]).all(axis=None) or marks.index.has_duplicates:
         raise DataSetError(f"{file}: a cell is not 0 or 1, or an image stands twice; take it as released")
     return {Path(name).stem: list(row.index[row == 1]) for name, row in marks.iterrows()}
-
-
-class Data(NamedTuple):
-    """The data sets of a run as notebook 07b uses them; what is missing is empty."""
-
-    sources: Mapping[str, fetch.LocatedSource]
-    records: pd.DataFrame
-    """ImgFlip575K, columns `COLUMNS`."""
-    memes: list[TemplateMeme]
-    readings: list[MemeReading]
-    """What CM50 published: memes with their part of the split, and what its annotator said of them."""
-    about: dict[str, str]
-    """What each template means: the context of knowledge-grounded annotation."""
-    blank: dict[str, Path]
-    """Picture of each template without words."""
-
-    def published(self, split: Split) -> pd.DataFrame:
-        """CM50's published memes of a part, columns `COLUMNS`; `position` counts within each template."""
-        rows = [meme.model_dump(include=set(COLUMNS)) for meme in self.memes if meme.split == split]
-        table = pd.DataFrame(rows, columns=COLUMNS)
-        return table.assign(position=table.groupby("template").cumcount())
-
-    def lacks(self, *names: str) -> str:
-        """Which of these data sets are missing, as a sentence; empty where none is."""
-        absent = [name for name in names if not self.sources[name].path]
-        titles = " and ".join(f"{name} ({self.sources[name].source.title})" for name in absent)
-        return f"{NOT_COMPUTED} without {titles}, see the table of data sets" if absent else ""
-
-    def others(self, dataset: DataSet) -> list[OtherMeme]:
-        """Memes of MemeCap's test set, or of FigMemes'; none where it is not here."""
-        if (place := self.sources[dataset].path) is None:
-            return []
-        if dataset == "memecap":
-            return read_memecap(place)
-        return read_figmemes(place, self.sources["figmemes_labels"].path)
-
-    def labels(self) -> dict[str, list[str]]:
-        """Literary devices of FigMemes' memes, by the name of the picture without suffix; may be empty."""
-        place = self.sources["figmemes_labels"].path
-        return read_labels(place) if place else {}
 
 
 def picture_folder(profile: Profile) -> Path:
@@ -273,11 +239,3 @@ def is_readable(file: Path) -> bool:
     except pictures.ImageRejected as error:
         print(f"{file.name} is left out: {error}")
         return False
-
-
-def load_data(run: Run) -> Data:
-    """Read ImgFlip575K and CM50 where they are; nothing is fetched here."""
-    sources = fetch.locate(run.profile, fetch=False)
-    imgflip, cm50 = sources["imgflip"].path, sources["cm50"].path
-    records = read_records(imgflip) if imgflip else pd.DataFrame(columns=COLUMNS)
-    return Data(sources, records, *(read_cm50(cm50) if cm50 else ([], [], {}, {})))

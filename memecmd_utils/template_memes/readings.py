@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from memecmd_utils import files, pictures, statistics
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
@@ -33,30 +31,6 @@ PASSES = ("gpt4o", "three_step_12")  # prompts: captions and emotion, then liter
 def sees(run: Run) -> bool:
     """Whether the run's annotator sees pictures."""
     return run.profile.models.llm == "openai" and run.endpoint("annotator").vision
-
-
-def draw(templates: Mapping[str, str], n: int | None, seed: int) -> set[str]:
-    """Draw `n` of the memes in `templates` (id -> template), each template in proportion; None takes all."""
-    memes, places = pd.Series(templates, dtype=object).sort_index(), {}
-    for name, mine in memes.groupby(memes):
-        order = statistics.rng(seed, "template sample", name).permutation(mine.index).tolist()
-        places |= {meme_id: (place + 0.5) / len(mine) for place, meme_id in enumerate(order)}
-    return set(sorted(places, key=lambda meme_id: (places[meme_id], meme_id))[:n])
-
-
-def sampled_memes(run: Run, memes: Sequence[TemplateMeme], folder: Path) -> list[TemplateMeme]:
-    """The memes that `read_memes` asks about: the profile's sample of `memes`.
-
-    For a model that sees it is drawn among the memes whose picture lies below `folder`, in case there are
-    any: most of ImgFlip's are an address only, and what a model cannot see it reads from the texts.
-    """
-    there = data_sets.pictures_below(folder) if sees(run) else {}
-    pool = [meme for meme in memes if meme.meme_id in there] or memes
-    if len(pool) < len(memes):
-        print(f"{len(memes) - len(pool):,} of {len(memes):,} memes have no picture, and none is asked about")
-    templates = {meme.meme_id: meme.template for meme in pool}
-    drawn = draw(templates, run.profile.cm50.sample, run.profile.seed)
-    return [meme for meme in pool if meme.meme_id in drawn]
 
 
 async def annotate(
@@ -136,14 +110,13 @@ def read_memes(
 ) -> list[MemeReading]:  # fmt: skip
     """Annotate memes with the run's annotator; `folder` has their pictures, for one that is marked `vision`.
 
-    `specs`: the prompts; None: those of `PASSES`, about the `sampled_memes`. Where the profile has no
-    model (`llm: authored`) it says what to give, and returns no readings.
+    `specs`: the prompts, by default those of `PASSES`. Where the profile has no model (`llm: authored`) it
+    says what to give, and returns no readings.
     """
     if run.profile.models.llm == "authored":
         print("not computed here: a model annotates template memes, give one with PROFILE=openai or local")
         return []
-    if specs is None:
-        specs, memes = [prompts.prompt(name) for name in PASSES], sampled_memes(run, memes, folder)
+    specs = specs or [prompts.prompt(name) for name in PASSES]
     with run.chat("annotator", STAGE) as chat:
         shown = folder if sees(run) else None
         return llm_chat.run(annotate(memes, about, chat, run.profile, specs, shown))
