@@ -7,8 +7,7 @@ import shutil
 import types
 import typing
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,11 +76,16 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
     """Write `release/` below a run's data, and return the number of records of each kind.
 
     `records` are those of `TABLES`; pictures without a licence are left out, and a run with grades adds its
-    benchmark. Raises `ReleaseError` for records that do not fit together.
+    benchmark. The old release stays until the new one is whole. Raises `ReleaseError` for records that do not
+    fit together, and where the folder holds something else.
     """
-    profile = run.profile
+    profile, target, folder = run.profile, run.folder / "release", run.folder / ".release.part"
+    if target.exists() and any(target.iterdir()) and not (target / SUMS).is_file():
+        raise ReleaseError(f"{target} holds something that is not a release; it is left as it is")
     splits = [split for split in splits_of_run(run) if split.truth.grades]
-    with _in_place_of(run.folder / "release") as folder:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
         given = {**records, "memes": _copied(records["memes"], run, folder)}
         if splits:
             benchmark.write(folder / "benchmark", [benchmark.build(split) for split in splits])
@@ -133,27 +137,11 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         files.write_json(folder / MANIFEST, manifest)
         lines = (f"{digest}  {path}\n" for path, (_, digest) in _files(folder).items())
         files.write_text(folder / SUMS, "".join(lines))
+        shutil.rmtree(target, ignore_errors=True)
+        folder.rename(target)
         return counts_of(records)
-
-
-@contextmanager
-def _in_place_of(release_dir: Path) -> Iterator[Path]:
-    """A new folder that takes the place of the old release once all within it went well.
-
-    Raises `ReleaseError` where the folder there holds something else.
-    """
-    if release_dir.exists() and any(release_dir.iterdir()) and not (release_dir / SUMS).is_file():
-        raise ReleaseError(f"{release_dir} holds something that is not a release; it is left as it is")
-    part = release_dir.with_name(f".{release_dir.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        yield part
-        if release_dir.exists():
-            shutil.rmtree(release_dir)
-        part.rename(release_dir)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _copied(memes: Sequence[schemas.Meme], run: Run, folder: Path) -> list[ReleaseMeme]:

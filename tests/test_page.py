@@ -238,16 +238,6 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
     assert table.loc[table.vote == "prefer", "same"].tolist() == [1.0, 0.0]
 
 
-def test_a_vote_that_cannot_be_read_is_named(tmp_path) -> None:
-    (tmp_path / "votes.csv").write_text(
-        "vote,dialogue_id,turn,answer,rater,at\nsend,news-a,2,m1,v,2026-01-01T00:00:00Z\n"
-        "likes,news-a,2,m1,v,2026-01-01T00:00:00Z\n",
-        encoding="utf-8",
-    )
-    with pytest.raises(people.FormError, match=r"votes\.csv line 3: .*\nvote\n"):
-        people.read_answers(tmp_path, people.Vote)
-
-
 def test_one_turn_of_each_chat_is_asked_about_where_most_candidates_are_graded() -> None:
     rows = [choice for name in ("a", "b") for choice in made_page.choices(name)]
     graded = {("a", turn): {"m1": 2.0} for turn in (4, 5)} | {("b", turn): {} for turn in (4, 5)}
