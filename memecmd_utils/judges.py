@@ -5,11 +5,10 @@ Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/ju
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,20 +17,18 @@ import yaml
 from pydantic import BaseModel, Field, create_model
 
 from memecmd_utils import consistency, files, statistics, tables
-from memecmd_utils.dialogue import history_text, lines_of
+from memecmd_utils.dialogue import history_text
 from memecmd_utils.drawing import chat_from_dialogue, draw_chat, encode, spec_sha256
 from memecmd_utils.grades import fits
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts, replies
-from memecmd_utils.llm.chat import Chat, progress
+from memecmd_utils.llm.chat import Chat, each
 from memecmd_utils.llm.local_model import registry
-from memecmd_utils.llm.recordings import is_answer, key_of
 from memecmd_utils.llm.types import (
     NO,
     UNRECORDED,
     YES,
     Image,
-    Message,
     ModelId,
     Reply,
     Request,
@@ -40,7 +37,7 @@ from memecmd_utils.llm.types import (
     plain_word,
 )
 from memecmd_utils.retrieval import halves
-from memecmd_utils.runs import Run, backend_of
+from memecmd_utils.runs import Run
 from memecmd_utils.schemas import DIMENSIONS, Dialogue, Meme, Placement, Rating
 from memecmd_utils.settings import Profile
 from memecmd_utils.splits import Query, Turns
@@ -74,42 +71,45 @@ Answer = list[Scores] | str
 """Scores of an excerpt's memes in order, or the reason why there are none."""
 
 
-@dataclass(frozen=True)
-class Judge:
-    """A judge of the profile that can be asked."""
+class Judge(NamedTuple):
+    """A judge of a run's profile that can be asked."""
 
-    name: str
-    kind: Literal["yes_no", "rating"]
+    run: Run
+    number: int
     chat: Chat
-    profile: Profile
-    dialogues: Sequence[Dialogue]
-    """Of the run: a yes/no judge's scores are centred by those at places in the other half of them."""
-    pictures: Mapping[str, Path] | None = None
-    """Files by meme id, for screenshots; without them a rating judge reads a transcript."""
+    name: str
+
+    @property
+    def kind(self) -> Literal["yes_no", "rating"]:
+        """What it is asked for: yes or no, or numbers."""
+        return self.run.profile.evaluation.judges[self.number].kind
+
+    @property
+    def sees(self) -> bool:
+        """Whether it reads screenshots; else a rating judge reads a transcript."""
+        is_model = self.run.profile.evaluation.judges[self.number].llm == "openai"
+        return self.kind == "rating" and is_model and self.run.endpoint("judge", self.number).vision
 
 
 @contextmanager
-def open_judge(
-    run: Run,
-    number: int,
-    dialogues: Sequence[Dialogue],
-    memes: Mapping[str, Meme],
-    before: Sequence[str],
-) -> Iterator[Judge]:
+def open_judge(run: Run, number: int, before: Sequence[str]) -> Iterator[Judge]:
     """Open a judge of the profile; where one of the names `before` is its own, it is numbered."""
-    judge = run.profile.evaluation.judges[number]
     with run.chat("judge", "evaluation", number) as chat:
-        name = f"{chat.backend.model.name} {judge.kind}"
-        name = f"{name} {len(before) + 1}" if name in before else name
-        sees = judge.kind == "rating" and judge.llm == "openai" and run.endpoint("judge", number).vision
-        pictures = {name: run.read(meme.file) for name, meme in memes.items()} if sees else None
-        yield Judge(name, judge.kind, chat, run.profile, dialogues, pictures)
+        name = f"{chat.backend.model.name} {run.profile.evaluation.judges[number].kind}"
+        yield Judge(run, number, chat, f"{name} {number + 1}" if name in before else name)
 
 
-def ask(shown: Mapping[tuple, Excerpt], judge: Judge) -> dict[tuple, Answer]:
-    """Put excerpts before a judge; its answers by the same keys."""
-    asked = _ask_centred if judge.kind == "yes_no" else _ask_ratings
-    return dict(zip(shown, llm_chat.run(asked(list(shown.values()), judge)), strict=True))
+def ask(shown: Mapping[tuple, Excerpt], judge: Judge, dialogues: Sequence[Dialogue]) -> dict[tuple, Answer]:
+    """Put excerpts before a judge; its answers by the same keys.
+
+    `dialogues` are those of the run: what a yes/no judge says of a meme at places in the other half of them
+    is what its scores are centred by.
+    """
+    excerpts = list(shown.values())
+    asked = (
+        _ask_centred(excerpts, judge, dialogues) if judge.kind == "yes_no" else _ask_ratings(excerpts, judge)
+    )
+    return dict(zip(shown, llm_chat.run(asked), strict=True))
 
 
 # --- A yes/no question for each dimension about a meme at a place
@@ -132,21 +132,19 @@ def yes_no_request(context: Query, meme: Meme, dimension: str, base: bool = Fals
     A `base` model gets two solved examples before it (`judge_base.j2`).
     """
     dialogue, turn = context
-    history = history_text(lines_of(dialogue, [line.text for line in dialogue.turns[: turn - 1]]))  # type: ignore[arg-type]
+    history = history_text(dialogue.lines[: turn - 1])
     text = prompts.render(
         "judge_base" if base else "judge_yes_no",
         history="\n".join(history.split("\n")[-HISTORY_WINDOW:]),
-        speaker=dialogue.name_a if turn % 2 else dialogue.name_b,
+        speaker=dialogue.lines[turn - 1][0],
         meme_text=meme.text,
         meme_note=meme.picture_note,
         question=words()[dimension]["question"],
-        fence=prompts.fence,
     )
-    system = [] if base else [Message(role="system", text=prompts.render("judge_system"))]
     return Request(
         task="rating",
         subject=f"{dialogue.dialogue_id}/{turn}/{meme.meme_id}/{dimension}",
-        messages=[*system, Message(role="user", text=text)],
+        messages=prompts.messages(text, system="" if base else prompts.render("judge_system")),
         sampling=Sampling(temperature=0.0, max_tokens=1, top_logprobs=20),
     )
 
@@ -185,35 +183,14 @@ async def ask_yes_no(pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str
             if answer.value is None:  # the pair has no score, whatever the others would be
                 break
             p[dimension] = answer.value
-        bar()
         return f"{answer.outcome}: {answer.reason}" if answer.value is None else p
 
-    with progress(chat, len(pairs), label, "pair") as bar:
-        return await chat.side_by_side(map(ask_about, pairs))
+    return await each(chat, pairs, ask_about, label, "pair")
 
 
-def answers_on_record(run: Run, context: Query, meme: Meme) -> dict[str, tuple[Request, Reply | None]]:
-    """The questions about a meme at a place, and what the profile's first judge answered.
-
-    To look at after the judge was asked: this only reads the recordings, so nothing is asked or counted. None
-    where there is no answer, or one without probabilities of yes and no.
-    """
-    backend = backend_of(run.profile, "judge")
-    questions: dict[str, tuple[Request, Reply | None]] = {}
-    store = run.recordings("evaluation")
-    for dimension in DIMENSIONS:
-        request = yes_no_request(context, meme, dimension, base=continues_text(backend.model))
-        stored = store.get(key_of(backend.normal_form(request)))
-        reply = None
-        if stored is not None and is_answer(stored):
-            reply = Reply(**{name: stored.get(name) for name in ("text", "first_token", "yes_no")})
-        questions[dimension] = request, reply if reply and sum(reply.yes_no or ()) else None
-    return questions
-
-
-async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
+async def _ask_centred(shown: Sequence[Excerpt], judge: Judge, dialogues: Sequence[Dialogue]) -> list[Answer]:
     """The questions about each meme, centred by its mean over held-out contexts."""
-    split, contexts = halves(judge.dialogues), held_out_contexts(judge.dialogues, judge.profile)
+    split, contexts = halves(dialogues), held_out_contexts(dialogues, judge.run.profile)
     pairs = [
         (Query(excerpt.dialogue, turn), meme) for excerpt in shown for turn, meme in excerpt.memes.items()
     ]
@@ -234,29 +211,23 @@ async def _ask_centred(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     elsewhere: dict[tuple[str, str], list[Scores | str]] = {}
     for (_, place), p in zip(held_out, answers, strict=True):
         elsewhere.setdefault(place, []).append(p)
-    return [_scores(p, _mean(elsewhere[place])) for p, place in zip(at_home, needed, strict=True)]
+    return [_centred(p, elsewhere[place]) for p, place in zip(at_home, needed, strict=True)]
 
 
-def _mean(answers: Sequence[Scores | str]) -> Scores | str:
-    """Mean p(yes) over held-out contexts, or the reason why there is none."""
-    # A mean over the contexts that happen to be on record is not the mean that a full run subtracts.
-    unrecorded = [p for p in answers if isinstance(p, str) and p.startswith(UNRECORDED)]
-    known = [p for p in answers if isinstance(p, dict)]
-    if unrecorded or not known:
-        return unrecorded[0] if unrecorded else "no held-out context could be scored"
-    return {dimension: float(np.mean([p[dimension] for p in known])) for dimension in DIMENSIONS}
-
-
-def _scores(p: Scores | str, means: Scores | str) -> Answer:
+def _centred(p: Scores | str, elsewhere: Sequence[Scores | str]) -> Answer:
     """50 (1 + p - mean): p(yes) minus the meme's own mean over held-out contexts, on a 0-100 scale.
 
     The small judge likes some memes anywhere; what remains is how much better this place is than others.
     """
-    if isinstance(p, str) or isinstance(means, str):
-        return p if isinstance(p, str) else means
-    scores = {k: round(50.0 * (1.0 + p[k] - means[k]), 4) for k in DIMENSIONS}
-    overall, raw = np.mean([*scores.values()]), 100 * np.mean([p[k] for k in DIMENSIONS])
-    return [{**scores, "overall": round(float(overall), 4), "raw": round(float(raw), 4)}]
+    # A mean over the contexts that happen to be on record is not the mean that a full run subtracts.
+    unrecorded = [q for q in elsewhere if isinstance(q, str) and q.startswith(UNRECORDED)]
+    known = [list(q.values()) for q in elsewhere if isinstance(q, dict)]
+    if isinstance(p, str) or unrecorded or not known:
+        return p if isinstance(p, str) else (*unrecorded, "no held-out context could be scored")[0]
+    here = np.array(list(p.values()))
+    scores = [round(float(score), 4) for score in 50 * (1 + here - np.mean(known, axis=0))]
+    overall, raw = round(float(np.mean(scores)), 4), round(float(100 * here.mean()), 4)
+    return [{**dict(zip(DIMENSIONS, scores, strict=True)), "overall": overall, "raw": raw}]
 
 
 def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[str, list[Query]]:
@@ -303,88 +274,76 @@ class ChatReply(BaseModel):
 
 def transcript(shown: Excerpt) -> str:
     """The chat as text for a judge that sees no images: memes numbered, in words."""
-    numbers = {turn: number for number, turn in enumerate(shown.memes, start=1)}
+    told = {
+        turn: f"［表情包{number}：{meme.words or '没有文字'}］"
+        for number, (turn, meme) in enumerate(shown.memes.items(), start=1)
+    }
     lines = []
-    for turn in shown.dialogue.turns[: shown.n_turns]:
-        name = shown.dialogue.name_a if turn.speaker == "A" else shown.dialogue.name_b
-        if turn.turn in numbers:
-            text = shown.memes[turn.turn].words or "没有文字"
-            lines.append(f"{name}：［表情包{numbers[turn.turn]}：{text}］")
-        lines.append(f"{name}：{turn.text}")
-    return "\n".join(lines)
+    for turn, (name, text) in enumerate(shown.dialogue.lines[: shown.n_turns], start=1):
+        lines += [(name, told[turn])] if turn in told else []
+        lines.append((name, text))
+    return history_text(lines)
 
 
 def rating_request(
-    shown: Excerpt,
-    seed: int,
-    screenshot: tuple[str, Callable[[], bytes]] | None = None,
-    whole: bool = False,
+    shown: Excerpt, seed: int, screenshot: Image | None = None, whole: bool = False
 ) -> Request:
-    """One call for all memes of an excerpt, or for the `whole` chat, from a screenshot or as text.
-
-    `screenshot` is the specification's hash, which enters the key, and a function that draws it; it is
-    drawn only when the request is sent.
-    """
+    """One call for all memes of an excerpt, or for the `whole` chat, from a screenshot or as text."""
     text = prompts.render(
         "rating_chat" if whole else "rating",
         has_image=screenshot is not None,
         n_memes=len(shown.memes),
         transcript=transcript(shown),
         dimensions={dimension: words()[dimension]["rating"] for dimension in DIMENSIONS},
-        fence=prompts.fence,
     )
-    images = []
-    if screenshot is not None:
-        spec, draw = screenshot
-        images = [Image(image_id=spec, load=lambda: files.data_url(draw()))]
     return Request(
         task="rating",
         subject=f"{shown.dialogue.dialogue_id}/{shown.n_turns}",
-        messages=[Message(role="user", text=text, images=images)],
+        messages=prompts.messages(text, images=[screenshot] if screenshot else []),
         sampling=Sampling(temperature=0.0, max_tokens=300 if whole else 120 * len(shown.memes) + 100),
         seed=seed,
         reply_schema=ChatReply if whole else RatingsReply,
     )
 
 
-def parse_ratings(reply: Reply, n_memes: int) -> list[MemeRating]:
-    """All `n_memes` ratings in order; a missing or doubled number makes the reply unusable."""
+def read_ratings(reply: Reply, n_memes: int) -> list[Scores]:
+    """Scores of all `n_memes` memes in order; a missing or doubled number makes the reply unusable."""
     ratings = sorted(replies.structured(reply, RatingsReply).ratings, key=lambda r: r.meme)
     if [r.meme for r in ratings] != list(range(1, n_memes + 1)):
         raise UnusableReply("not the numbers asked for", n_memes, [r.meme for r in ratings])
-    return ratings
+    scored = [rating.model_dump(include=set(DIMENSIONS)) for rating in ratings]
+    return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
 
 
-def parse_score(reply: Reply, n_memes: int) -> list[float]:
+def read_score(reply: Reply, n_memes: int) -> list[Scores]:
     """The score of a chat, once for each of its memes."""
-    return [replies.structured(reply, ChatReply).score] * n_memes
+    return [{"overall": replies.structured(reply, ChatReply).score}] * n_memes
 
 
 async def _ask_ratings(shown: Sequence[Excerpt], judge: Judge) -> list[Answer]:
     """One call an excerpt."""
-    whole = judge.profile.evaluation.judge_unit == "chat"
-    parse: Callable[[Reply, int], list] = parse_score if whole else parse_ratings
+    profile = judge.run.profile
+    whole = profile.evaluation.judge_unit == "chat"
+    read = read_score if whole else read_ratings
 
     async def ask_about(excerpt: Excerpt) -> Answer:
-        draws = statistics.rng(judge.profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
-        picture = None
-        if judge.pictures is not None:
-            ids = {turn: meme.meme_id for turn, meme in excerpt.memes.items()}
-            spec = chat_from_dialogue(excerpt.dialogue, ids, excerpt.n_turns)
-            # As phones send it: a PNG takes four times as long as the drawing itself.
-            picture = spec_sha256(spec), lambda: encode(draw_chat(spec, judge.pictures))
+        draws = statistics.rng(profile.seed, "rating", excerpt.dialogue.dialogue_id, excerpt.n_turns)
+        picture = screenshot_of(excerpt, judge.run) if judge.sees else None
         request = rating_request(excerpt, int(draws.integers(2**31)), picture, whole)
-        answer = await judge.chat.ask(request, lambda r: parse(r, len(excerpt.memes)), again=False)
-        bar()
-        if answer.value is None:
-            return f"{answer.outcome}: {answer.reason}"
-        if whole:
-            return [{"overall": score} for score in answer.value]
-        scored = [{k: getattr(rating, k) for k in DIMENSIONS} for rating in answer.value]
-        return [{**scores, "overall": float(np.mean(list(scores.values())))} for scores in scored]
+        answer = await judge.chat.ask(request, lambda r: read(r, len(excerpt.memes)), again=False)
+        return f"{answer.outcome}: {answer.reason}" if answer.value is None else answer.value
 
-    with progress(judge.chat, len(shown), f"{judge.name}: ratings", "call") as bar:
-        return await judge.chat.side_by_side(map(ask_about, shown))
+    return await each(judge.chat, shown, ask_about, f"{judge.name}: ratings", "call")
+
+
+def screenshot_of(shown: Excerpt, run: Run) -> Image:
+    """The chat as a phone shows it; its specification enters the key, and it is drawn only to be sent."""
+    spec = chat_from_dialogue(
+        shown.dialogue, {turn: meme.meme_id for turn, meme in shown.memes.items()}, shown.n_turns
+    )
+    files_of = {meme.meme_id: run.read(meme.file) for meme in shown.memes.values()}
+    # As phones send it: a PNG takes four times as long as the drawing itself.
+    return Image(image_id=spec_sha256(spec), load=lambda: files.data_url(encode(draw_chat(spec, files_of))))
 
 
 # --- Every placed meme is rated by every judge
@@ -400,13 +359,12 @@ def to_judge(placements: Sequence[Placement], profile: Profile) -> list[Placemen
     if most is None or not placements:
         return list(placements)
     longest = max([profile.dialogue.longest, *(placed.turn for placed in placements)])
-    table = pd.DataFrame(
-        [(p.dialogue_id, p.strategy, p.turn) for p in placements], columns=["d", "s", "turn"]
-    )
-    for name, of_dialogue in table.groupby("d"):
-        drawn = statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1)
-        table.loc[of_dialogue.index, "place"] = np.argsort(drawn)[of_dialogue["turn"] - 2]
-    first = table.groupby(["d", "s"])["place"].rank() <= most
+    lots = {
+        name: np.argsort(statistics.rng(profile.seed, "judge sample", name).permutation(longest - 1))
+        for name in {placed.dialogue_id for placed in placements}
+    }
+    drawn = pd.DataFrame((p.dialogue_id, p.strategy, lots[p.dialogue_id][p.turn - 2]) for p in placements)
+    first = drawn.groupby([0, 1])[2].rank() <= most
     return [placed for placed, chosen in zip(placements, first, strict=True) if chosen]
 
 
@@ -417,30 +375,13 @@ def rate(
     ratings: list[Rating] = []
     names: list[str] = []
     for number in range(len(run.profile.evaluation.judges)):
-        with open_judge(run, number, list(dialogues.values()), memes, names) as judge:
+        with open_judge(run, number, names) as judge:
             by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
             chosen = to_judge(placements, run.profile) if by_meme else placements
             ratings += rate_with(judge, chosen, dialogues, memes)
             names.append(judge.name)
     run.save(ratings, Rating)  # what has no recorded answer is counted from there
     return ratings
-
-
-def spread(ratings: Sequence[Rating]) -> list[str]:
-    """How far each judge's scores (0 to 100) lie apart, in a line.
-
-    A judge that gives nearly all memes one number tells nobody which of them fits.
-    """
-    lines = []
-    for judge in dict.fromkeys(rating.judge for rating in ratings):
-        scores = [r.overall for r in ratings if r.judge == judge and r.overall is not None]
-        if scores:
-            low, high = np.percentile(scores, [25, 75])
-            lines.append(
-                f"{judge}: {len(scores):,} scores, {len(set(scores)):,} different, the middle half from "
-                f"{low:.1f} to {high:.1f}"
-            )
-    return lines
 
 
 def rate_with(
@@ -455,14 +396,15 @@ def rate_with(
     asked about one meme, in the chat up to u_t: what comes later cannot make it fit, and it serves every
     length.
     """
-    unit = "meme" if judge.kind == "yes_no" else judge.profile.evaluation.judge_unit
+    profile = judge.run.profile
+    unit = "meme" if judge.kind == "yes_no" else profile.evaluation.judge_unit
     calls: list[tuple[tuple, list[Placement], int]] = []  # key, memes shown, turns shown
     if unit != "meme":
         chats: dict[tuple[str, str], list[Placement]] = {}
         for placed in sorted(placements, key=lambda placed: placed.turn):
             chats.setdefault((placed.strategy, placed.dialogue_id), []).append(placed)
         for key, mine in chats.items():
-            whole = tables.lengths_of(dialogues[mine[0].dialogue_id], judge.profile)
+            whole = tables.lengths_of(dialogues[mine[0].dialogue_id], profile)
             spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in whole)
             calls += [((*key, n), shown, n) for n, shown in spans if shown]
     else:
@@ -471,17 +413,17 @@ def rate_with(
         key: Excerpt(dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
         for key, shown, n in sorted(calls, key=lambda call: call[0])
     }
-    answers = ask(excerpts, judge)
+    answers = ask(excerpts, judge, list(dialogues.values()))
     if answers and all(isinstance(a, str) and not a.startswith(UNRECORDED) for a in answers.values()):
         first = next(iter(answers.values()))
         print(f"judge {judge.name} gave no usable answer; the first: {first}")
     of_judge = {
         "judge": judge.name, "judge_unit": unit, "source": judge.chat.backend.source,
-        "profile": judge.profile.name, "seed": judge.profile.seed,
+        "profile": profile.name, "seed": profile.seed,
     }  # fmt: skip
     ratings = []
     for key, shown, n in calls:
-        of_judge["n_turns"] = judge.profile.dialogue.longest if judge.kind == "yes_no" else n
+        of_judge["n_turns"] = profile.dialogue.longest if judge.kind == "yes_no" else n
         for place, placed in enumerate(shown):
             answer = answers[key]
             scores = {"unscored": answer} if isinstance(answer, str) else answer[place]
@@ -500,26 +442,21 @@ CLEARLY_FITS = 1.5
 TURNS_PER_DIALOGUE = 2
 
 
-class CheckItem(NamedTuple):
-    """A meme at a turn, and what the ground truth says of it."""
-
-    kind: str
-    dialogue_id: str
-    turn: int
-    meme_id: str
+ITEM = ["kind", "dialogue_id", "turn", "meme_id"]
+"""Columns of an item: a meme at a turn, and what the ground truth says of it."""
 
 
-def draw_items(data: Turns) -> list[CheckItem]:
+def draw_items(data: Turns) -> pd.DataFrame:
     """Three items, in the order of `KINDS`, at each of up to `judge_checks` turns that have all three.
 
     *Fitting*: a mean grade of `CLEARLY_FITS` or more. *Random*: uniform over the library without memes that
     fit there; it may be ungraded. *Hard negative*: clearly fits another turn of the same dialogue and got 0
     from every grader here. Every dialogue gives one turn before any gives a second, and none more than two.
-    Without ground truth there are no items.
+    Without ground truth there are no items. Columns are `ITEM`.
     """
     wanted = data.profile.evaluation.judge_checks
     if not wanted or not data.split.truth.grades:
-        return []
+        return pd.DataFrame(columns=ITEM)
     # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
     clearly, fit, refused = data.grades >= CLEARLY_FITS, fits(data.grades), data.grades == 0
     columns: dict[int, dict[str, np.ndarray]] = {}  # by row, those of the memes that could serve
@@ -539,13 +476,13 @@ def draw_items(data: Turns) -> list[CheckItem]:
         for kind in KINDS:
             rng = statistics.rng(data.profile.seed, "judge item", kind, *data.keys[row])
             meme = columns[row][kind][rng.integers(len(columns[row][kind]))]
-            items.append(CheckItem(kind, *data.keys[row], data.meme_ids[meme]))
-    return items
+            items.append((kind, *data.keys[row], data.meme_ids[meme]))
+    return pd.DataFrame(items, columns=ITEM)
 
 
 P_YES, CENTRED, RATING, CONSISTENCY, RETRIEVAL = "p(yes)", "centred", "rating", "consistency", "retrieval"
 """Readings: what a score is. A yes/no judge has two; retrieval is no judge but a yardstick."""
-SCORES = ("judge", "reading", "kind", "dialogue_id", "turn", "meme_id", "score")
+SCORES = ["judge", "reading", *ITEM, "score"]
 
 
 def ask_all(run: Run, data: Turns) -> pd.DataFrame:
@@ -554,41 +491,38 @@ def ask_all(run: Run, data: Turns) -> pd.DataFrame:
     These are consistency with u_t and u_t+1 (Eq. 26), and as a yardstick the score T that ranks memes. A row
     a judge, reading and item (columns `SCORES`); nan where there is no score.
     """
-    split, scores, names = data.split, [], []
-    if not (items := draw_items(data)):
-        return pd.DataFrame(columns=list(SCORES))
+    split, items, names = data.split, draw_items(data), []
+    scores: dict[tuple[str, str], Sequence[float]] = {}  # by judge and reading, one for each item
+    if items.empty:
+        return pd.DataFrame(columns=SCORES)
+    places = list(zip(items["dialogue_id"], items["turn"], items["meme_id"], strict=True))
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in split.dialogues}
     # Each place once: a meme may be random and a hard negative.
     excerpts = {
         (name, turn, meme): Excerpt(dialogues[name], {turn: split.memes[meme]}, turn)
-        for name, turn, meme in sorted({item[1:] for item in items})
+        for name, turn, meme in sorted(set(places))
     }
-
-    def add(judge: str, reading: str, values: Sequence[float]) -> None:
-        scores.extend((judge, reading, *item, value) for item, value in zip(items, values, strict=True))
-
     for number in range(len(run.profile.evaluation.judges)):
-        with open_judge(run, number, split.dialogues, split.memes, names) as judge:
+        with open_judge(run, number, names) as judge:
             names.append(judge.name)
-            answers = ask(excerpts, judge)
+            answers = ask(excerpts, judge, split.dialogues)
+            mine = pd.DataFrame([{} if isinstance(answers[p], str) else answers[p][0] for p in places])
             readings = {P_YES: "raw", CENTRED: "overall"} if judge.kind == "yes_no" else {RATING: "overall"}
-            for reading, score in readings.items():
-                mine = [answers[item[1:]] for item in items]
-                add(judge.name, reading, [np.nan if isinstance(a, str) else a[0][score] for a in mine])
+            for reading, column in readings.items():
+                scores[judge.name, reading] = mine.get(column, np.nan)
     turns = {(d.dialogue_id, u.turn): u.text for d in split.dialogues for u in d.turns}
     scorer = consistency.open_scorer(run)
     for later, text in enumerate(("u_t", "u_t+1")):
-        pairs = [(item.meme_id, turns.get((item.dialogue_id, item.turn + later), "")) for item in items]
-        add(f"{scorer.name} {text}", CONSISTENCY, consistency.score_pairs(pairs, split.memes, scorer))
-    at = (
-        [data.row[item.dialogue_id, item.turn] for item in items],
-        [data.column[item.meme_id] for item in items],
-    )
+        pairs = [(meme, turns.get((name, turn + later), "")) for name, turn, meme in places]
+        scores[f"{scorer.name} {text}", CONSISTENCY] = consistency.score_pairs(pairs, split.memes, scorer)
+    rows = [data.row[name, turn] for name, turn, _ in places]
+    columns = [data.column[meme] for *_, meme in places]
     for encoder in data.encoders:
         terms = data.terms(encoder, data.profile.retrieval.centring)
-        values = np.asarray(data.profile.retrieval.weights) @ terms[:, *at]
-        add(f"T under {encoder}", RETRIEVAL, values.tolist())
-    return pd.DataFrame(scores, columns=list(SCORES))
+        weights = np.asarray(data.profile.retrieval.weights)
+        scores[f"T under {encoder}", RETRIEVAL] = weights @ terms[:, rows, columns]
+    told = [items.assign(judge=who, reading=how, score=given) for (who, how), given in scores.items()]
+    return pd.concat(told, ignore_index=True)[SCORES]
 
 
 TRUST = ("judge", "reading", "turns", "dialogues", "unscored", "AUC random", "AUC hard", "verdict")

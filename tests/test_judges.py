@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +14,12 @@ from scripted import ScriptedBackend
 
 from memecmd_utils import judges, runs, settings
 from memecmd_utils.judges import CENTRED, CONSISTENCY, P_YES, RETRIEVAL, Judge
-from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import Recordings
-from memecmd_utils.llm.types import ModelId, Reply, UnusableReply
+from memecmd_utils.llm.types import Image, Reply, UnusableReply
 from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.statistics import Estimate
-
-MODEL = ModelId(name="tiny")
-
 
 DIALOGUE = made_up.dialogue()
 
@@ -32,46 +27,30 @@ DIALOGUE = made_up.dialogue()
 MEMES = {name: made_up.meme(name).model_copy(update={"text": f"字{name}"}) for name in ("m1", "m2")}
 
 
-def test_p_yes_by_hand() -> None:
-    """yes: .3 and .1 (with a blank before), no: .1; something else .5. p = .4 / (.4 + .1) = .8"""
-    first = {"是": math.log(0.3), " 是的": math.log(0.1), "否": math.log(0.1), "好": math.log(0.5)}
-    # The seam keeps four digits of a log-probability.
-    assert judges.p_yes(Reply(text="好", first_token=first)) == pytest.approx(0.8, abs=1e-4)
-    assert judges.p_yes(Reply(text="是", first_token={"Yes": -0.1})) == 1
-    assert judges.p_yes(Reply(text="是", first_token={"不是": -0.1})) == 0
-
-
 @pytest.mark.parametrize(
-    ("text", "first"),
+    ("text", "first", "p"),
     [
-        ("也许", None),
-        ("是否", {"也": -0.1}),
-        ("是", {"Sure": -0.01, "否": -11.5}),
-        ("是", {"好": -0.7, "是": -1.2}),
+        # yes: .3 and .1 (with a blank before), no: .1; something else .5. p = .4 / (.4 + .1) = .8
+        ("好", {"是": math.log(0.3), " 是的": math.log(0.1), "否": math.log(0.1), "好": math.log(0.5)}, 0.8),
+        ("是", {"Yes": -0.1}, 1),
+        ("是", {"不是": -0.1}, 0),
+        ("也许", None, None),
+        ("是否", {"也": -0.1}, None),
+        ("是", {"Sure": -0.01, "否": -11.5}, None),
+        ("是", {"好": -0.7, "是": -1.2}, None),
     ],
 )
-def test_a_reply_that_is_neither_or_most_likely_something_else_is_no_reading(text, first) -> None:
-    with pytest.raises(UnusableReply, match="yes"):
-        judges.p_yes(Reply(text=text, first_token=first))
-
-
-def pairs() -> list[tuple[judges.Query, object]]:
-    return [(judges.Query(DIALOGUE, t), MEMES[m]) for t in (2, 3, 5) for m in ("m1", "m2")]
+def test_p_yes_is_the_share_of_yes_or_no_reading_where_something_else_is_likelier(text, first, p) -> None:
+    reply = Reply(text=text, first_token=first)
+    if p is None:
+        with pytest.raises(UnusableReply, match="yes"):
+            judges.p_yes(reply)
+    else:  # the seam keeps four digits of a log-probability
+        assert judges.p_yes(reply) == pytest.approx(p, abs=1e-4)
 
 
 def item(n_turns: int = 6, memes=MEMES) -> judges.Excerpt:
     return judges.Excerpt(DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
-
-
-def rating_form(spec: str | None) -> dict:
-    picture = None if spec is None else (spec, lambda: pytest.fail("drawn although nothing is sent"))
-    return ScriptedBackend([]).normal_form(judges.rating_request(item(), 1, picture))
-
-
-def test_a_screenshot_enters_the_key_by_its_specification_and_is_not_drawn_for_it() -> None:
-    assert len({rec.key_of(rating_form(spec)) for spec in ("spec-1", "spec-2", None)}) == 3
-    form = rating_form("spec-1")
-    assert form["messages"][0]["images"] == ["spec-1"] and "base64" not in json.dumps(form)
 
 
 def test_a_rating_prompt_tells_memes_in_words_and_numbers_them() -> None:
@@ -79,8 +58,8 @@ def test_a_rating_prompt_tells_memes_in_words_and_numbers_them() -> None:
     told = judges.rating_request(item(memes=MEMES | {"m2": wordless}), 1).messages[0].text
     assert "［表情包1：字m1］" in told and "［表情包2：一只猫翻白眼］" in told and "没有字的写画面" in told
     one = judges.Excerpt(DIALOGUE, {2: MEMES["m1"]}, 6)
-    shown = ("spec", lambda: b"")
-    asked = [judges.rating_request(excerpt, 1, shown).messages[0].text for excerpt in (item(), one)]
+    picture = Image(image_id="spec", load=lambda: "")
+    asked = [judges.rating_request(excerpt, 1, picture).messages[0].text for excerpt in (item(), one)]
     assert "按出现顺序编号为1到2。" in asked[0] and "其中有1张表情包，编号为1。" in asked[1]
 
 
@@ -101,15 +80,20 @@ def yes(p: float) -> Reply:
     return Reply(text="是", first_token={"是": math.log(p), "否": math.log(1 - p)})
 
 
-def rate_yes_no(placements, answer, dialogues=DIALOGUES, **changes):
-    backend = ScriptedBackend(answer, recordable=False)
-    return rated("yes_no", Chat(backend), placements, dialogues, **changes), backend.requests
-
-
-def rated(kind: str, chat: Chat, placements, dialogues=LONG, **changes):
-    profile = made_up.profile(**changes)
-    judge = Judge("judge", kind, chat, profile, list(dialogues.values()))
+def rated(kind: str, chat: Chat, placements, dialogues, **changes):
+    profile = made_up.profile(judges=[settings.Judge(kind=kind)], **changes)
+    judge = Judge(SimpleNamespace(profile=profile), 0, chat, "judge")
     return judges.rate_with(judge, placements, dialogues, MEMES)
+
+
+def rate_yes_no(placements, answer):
+    return rated("yes_no", Chat(ScriptedBackend(answer, recordable=False)), placements, DIALOGUES)
+
+
+def rate_chats(answer, **changes):
+    """What a rating judge says of `SIX`, and what it was asked."""
+    backend = ScriptedBackend(answer, recordable=False)
+    return rated("rating", Chat(backend), SIX, LONG, **changes), backend.requests
 
 
 def where(request) -> tuple[str, int, str]:
@@ -119,7 +103,7 @@ def where(request) -> tuple[str, int, str]:
 
 def test_scores_are_centred_by_hand() -> None:
     """p(yes) at home .8, elsewhere .5: each dimension 50 (1 + .8 - .5) = 65, overall 65, raw 80."""
-    got, _ = rate_yes_no([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
+    got = rate_yes_no([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
     assert [getattr(got[0], k) for k in DIMENSIONS] == pytest.approx([65] * 5, abs=0.01)
     assert (got[0].overall, got[0].raw, got[0].unscored) == (
         pytest.approx(65, abs=0.01),
@@ -131,21 +115,12 @@ def test_scores_are_centred_by_hand() -> None:
 
 def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> None:
     for doubtful, told in ((4, True), (3, False)):
-        got, _ = rate_yes_no(
+        got = rate_yes_no(
             [placed("n1", 3), placed("n1", 4)], lambda r, n=doubtful: "也许" if where(r)[1] <= n else yes(0.5)
         )
         assert [bool(rating.unscored) for rating in got] == [True, told]
         said = "judge judge gave no usable answer; the first: unusable: "
         assert (said in capsys.readouterr().out) == told
-
-
-def test_the_spread_of_scores_is_told_by_judge() -> None:
-    ratings = [made_up.rating(2, score) for score in (0.0, 50.0, 50.0, 100.0, None)]
-    ratings += [made_up.rating(2, 80.0, judge="judge two")]
-    assert judges.spread(ratings) == [
-        "judge one: 4 scores, 3 different, the middle half from 37.5 to 62.5",
-        "judge two: 1 scores, 1 different, the middle half from 80.0 to 80.0",
-    ]
 
 
 def test_contexts_come_from_the_other_half() -> None:
@@ -154,11 +129,6 @@ def test_contexts_come_from_the_other_half() -> None:
     for half, places in contexts.items():
         assert len(places) == 7
         assert all(split[place.dialogue.dialogue_id] != half and place.turn >= 2 for place in places)
-
-
-def rate_whole(placements, answer, **changes):
-    backend = ScriptedBackend(answer, recordable=False)
-    return rated("rating", Chat(backend), placements, **{"n_turns": 18} | changes), backend.requests
 
 
 def n_memes(request) -> int:
@@ -186,7 +156,7 @@ def test_a_score_is_replayed_as_the_full_run_gave_it_or_not_at_all(tmp_path) -> 
     def replayed(mode: str, answers=()):
         store = Recordings("s", [tmp_path], tmp_path if mode == "auto" else None)
         chat = Chat(ScriptedBackend(answers), store, mode, strict=False)
-        return rated("yes_no", chat, [placed("n1", 3)])
+        return rated("yes_no", chat, [placed("n1", 3)], DIALOGUES)
 
     full = replayed("auto", lambda request: yes(0.7))
     assert replayed("recorded") == full and full[0].overall == 50
@@ -198,7 +168,7 @@ def test_a_score_is_replayed_as_the_full_run_gave_it_or_not_at_all(tmp_path) -> 
 
 
 def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> None:
-    got, requests = rate_whole(SIX, numbers, judge_unit="dialogue")
+    got, requests = rate_chats(numbers, judge_unit="dialogue", n_turns=18)
     calls = sorted((r.subject, n_memes(r)) for r in requests)
     greedy, random = [("n1/6", 1), ("n1/12", 2), ("n1/18", 3)], [("n1/6", 1), ("n1/12", 1), ("n1/18", 1)]
     assert calls == sorted([*greedy, *random, ("n2/18", 1)])  # nothing to rate in n2 before turn 16
@@ -206,15 +176,15 @@ def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> Non
     assert mine == [(6, 3, 10), (12, 3, 10), (12, 8, 20), (18, 3, 10), (18, 8, 20), (18, 14, 30)]
     assert {r.judge_unit for r in got} == {"dialogue"}
     with pytest.raises(UnusableReply, match="not the numbers asked for: 3"):
-        judges.parse_ratings(Reply(text=numbers(requests[0])), 3)
+        judges.read_ratings(Reply(text=numbers(requests[0])), 3)
     shortest = next(r for r in requests if r.subject == "n1/6")
     assert "n1 6" in shortest.messages[0].text and "n1 7" not in shortest.messages[0].text
 
 
 def test_a_chat_gets_one_score_which_all_its_memes_have() -> None:
     """The paper's judge; and separate dialogues are shown whole, at no prefix."""
-    changes = {"judge_unit": "chat", "n_turns": [6, 18]}
-    got, requests = rate_whole(SIX, lambda _: '{"reason": "自然", "score": 87.5}', **changes)
+    answer = '{"reason": "自然", "score": 87.5}'
+    got, requests = rate_chats(lambda _: answer, judge_unit="chat", n_turns=[6, 18])
     assert sorted(r.subject for r in requests) == ["n1/18", "n1/18", "n2/18"]
     assert "给整段聊天打一个总分" in requests[0].messages[0].text
     mine = [(r.n_turns, r.turn, r.overall) for r in got if (r.dialogue_id, r.strategy) == ("n1", "greedy")]
@@ -269,9 +239,9 @@ def test_every_item_is_what_its_kind_says() -> None:
         for name in CHATS for turn in range(2, 7) for meme in made_turns.MEMES if rng.random() < 0.6
     }  # fmt: skip
     items = judges.draw_items(made_turns.judged(CHATS, given))
-    assert items and [item.kind for item in items] == list(judges.KINDS) * (len(items) // 3)
-    assert max(Counter(name for name, _ in {(i.dialogue_id, i.turn) for i in items}).values()) == 2
-    for kind, name, turn, meme in items:
+    assert len(items) and items["kind"].tolist() == list(judges.KINDS) * (len(items) // 3)
+    assert items.groupby("dialogue_id")["turn"].nunique().max() == 2
+    for kind, name, turn, meme in items.itertuples(index=False):
         here = given.get((name, turn, meme))
         elsewhere = [sum(given.get((name, t, meme), (0, 0))) for t in range(2, 7) if t != turn]
         if kind == "fitting":
@@ -302,7 +272,7 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> N
         ("T under two", RETRIEVAL),
     ]
     for _, group in scores.groupby(["judge", "reading"]):
-        assert [tuple(row) for row in group[["kind", "dialogue_id", "turn", "meme_id"]].to_numpy()] == items
+        assert group[judges.ITEM].reset_index(drop=True).equals(items)
     raw = scores[scores.reading == P_YES]
     expected = np.where(raw.kind == "fitting", 80, 30)
     assert raw.score.to_numpy() == pytest.approx(expected, abs=0.01)
