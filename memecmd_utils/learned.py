@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,7 +168,7 @@ class LearnedPlacement:
         out = Predicted(np.empty((len(rows), len(turns.meme_ids))), *np.empty((2, len(rows))))
         fold = np.array([self.fold_of.get(turns.clusters[row], -1) for row in rows])
         for number in np.unique(fold):
-            here, model = fold == number, self.model if number < 0 else self.folds[number]
+            here, model = fold == number, [*self.folds, self.model][number]
             vectors = [of_turns[rows[here]] for of_turns, _ in turns.turn_vectors]
             out.scores[here] = model.score(vectors, turns.meme_vectors, turns.meme_ids)
             out.wanted[here] = model.wanted(turns.gate_inputs(rows[here]))
@@ -243,55 +242,34 @@ UNSUMMED_SHARE = 0.5
 at any turn. On the example, out of fold, this one has the highest specificity (of 0, 0.1 to 0.3, 0.5, 1)."""
 
 
-@dataclass(frozen=True)
 class ChatReader:
     """Vectors of all texts of a turn from what was said alone, where nobody writes a summary.
 
-    `encode` and `means` are those of the last embedder. `weights`: ridge regression from its vectors of what
-    was said to all texts of a turn under each embedder, of `dims`. It learns from the example's dialogues,
-    all of which have summaries; no grade has a part in it.
+    A ridge regression goes from the last embedder's vectors of what was said to all texts of a turn under
+    each embedder. It learns from the example's dialogues, all of which have summaries, and from no grade.
     """
 
-    encode: Encode
-    means: np.ndarray
-    weights: np.ndarray
-    dims: Sequence[int]
+    def __init__(
+        self, placement: LearnedPlacement, profile: Profile, encoders: Mapping[str, Encode], encode: Encode
+    ) -> None:
+        """`encoders` encode the example, `encode` what is said in chats, as the last of them does."""
+        example = Split("example", dialogues_of(paths.example), {}, [])
+        vectors = [v for v, _ in Turns(example, profile, encoders, means=placement.turn_means).turn_vectors]
+        x, y = vectors[-1][:, SPOKEN:], np.hstack([part.reshape(len(part), -1) for part in vectors])
+        x = x.reshape(len(x), -1).astype(np.float64)
+        self._weights = np.linalg.solve(x @ x.T + RIDGE * np.eye(len(x)), x).T.astype(np.float32) @ y
+        self._dims = [part.shape[2] for part in vectors]
+        self._encode, self._means = encode, placement.turn_means[-1][SPOKEN:]
 
     def vectors(self, chats: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Unit vectors [chats, 6, dim] under each embedder of the turns that follow u_1..u_{t-1}."""
-        said, _ = encode_texts([last_turns(chat) for chat in chats], self.encode, "query", self.means)
-        ends = len(TURN_TEXTS) * np.cumsum(self.dims)[:-1]
-        parts = np.split(said.reshape(len(said), -1) @ self.weights, ends, axis=1)
+        said, _ = encode_texts([last_turns(chat) for chat in chats], self._encode, "query", self._means)
+        ends = len(TURN_TEXTS) * np.cumsum(self._dims)[:-1]
+        parts = np.split(said.reshape(len(said), -1) @ self._weights, ends, axis=1)
         out = [normalise(part.reshape(-1, dim)).reshape(-1, len(TURN_TEXTS), dim)
-               for part, dim in zip(parts, self.dims, strict=True)]  # fmt: skip
+               for part, dim in zip(parts, self._dims, strict=True)]  # fmt: skip
         out[-1][:, SPOKEN:] = said
         return out
-
-
-def chat_reader(
-    placement: LearnedPlacement, profile: Profile, encoders: Mapping[str, Encode], encode: Encode
-) -> ChatReader:
-    """The reader for a placement; `encoders` encode the example, `encode` what is said in chats."""
-    example = Split("example", dialogues_of(paths.example), {}, [])
-    vectors = [v for v, _ in Turns(example, profile, encoders, means=placement.turn_means).turn_vectors]
-    x, y = vectors[-1][:, SPOKEN:], np.hstack([part.reshape(len(part), -1) for part in vectors])
-    x = x.reshape(len(x), -1).astype(np.float64)
-    weights = np.linalg.solve(x @ x.T + RIDGE * np.eye(len(x)), x).T.astype(np.float32) @ y
-    dims = [part.shape[2] for part in vectors]
-    return ChatReader(encode, placement.turn_means[-1][SPOKEN:], weights, dims)
-
-
-@dataclass(frozen=True, eq=False)
-class SpokenTurns(Turns):
-    """Turns of chats that have no summaries, with the vectors that a reader takes in their place."""
-
-    reader: ChatReader | None = None
-
-    @cached_property
-    def turn_vectors(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """As of turns with summaries."""
-        vectors = self.reader.vectors([query.before for query in self.asked])
-        return list(zip(vectors, self.means, strict=True))
 
 
 def rank_dialogues(run: Run, split: Split) -> list[ScoredDialogue]:

@@ -194,7 +194,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "profile": run.profile,
         "numbers": numbers,
         "placed": placed_at(numbers),
-        "closed_gate": retrieval.closed_gate(run.profile, records["placements"], candidates, gates),
+        "closed_gate": retrieval.closed_gate(run.profile, records["placements"], gates),
         "people": run.load_json("human_ratings.json")["verdict"],
         "scorer": consistency[0].scorer if consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records["annotations"]),

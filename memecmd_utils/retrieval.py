@@ -574,23 +574,18 @@ def place(
 
 
 def closed_gate(
-    profile: Profile,
-    placements: Sequence[Placement],
-    candidates: Sequence[Candidate],
-    gates: Mapping[str, Mapping[str, Any]],
+    profile: Profile, placements: Sequence[Placement], gates: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Why no strategy that asks the gate sends a meme in a run, in a sentence; empty where one does.
+    """That no strategy which asks the gate sends a meme in a run, in a sentence; empty where one does.
 
     `gates` are those of `gates.json`.
     """
     gated = set(profile.retrieval.strategies) & {"greedy", "sampling", "random_same_turns"}
-    if not gated or not candidates or any(placed.strategy in gated for placed in placements):
+    if not gated or not gates or any(placed.strategy in gated for placed in placements):
         return ""
-    best = max(candidate.score for candidate in candidates)
-    highest = max((best - gate["score_mean"]) / gate["score_std"] for gate in gates.values())
+    theta0 = min(gate["theta0"] for gate in gates.values())
     return (
-        f"The gate never opens, so {', '.join(sorted(gated))} send nothing: no score is above {highest:.2f}, "
-        f"and the threshold never falls below theta0 = {min(gate['theta0'] for gate in gates.values()):.2f}; "
+        f"The gate never opens, so {', '.join(sorted(gated))} send nothing at theta0 = {theta0:.2f}; "
         "theta0=auto fits it to `wanted_rate`"
     )
 

@@ -4,7 +4,7 @@ A split is a run's own dialogues or one of the example's untouched tests. Rankin
 functions of its matrices: rows are turns that have a usable summary, columns are usable memes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -198,7 +198,7 @@ class Turns:
     Rows of every matrix are the turns (`asked`), columns the memes (`meme_ids`). `encoders`: the run's
     embedder first, then the one that took no part in retrieval. `every`: grades of all batches count, not
     those of the first alone. `means`: what is taken off the texts of turns, [6, dim] for each embedder; none:
-    their own means.
+    their own means. `read_chats`: chats to the vectors of their next turns, where nobody writes summaries.
     """
 
     split: Split
@@ -206,6 +206,7 @@ class Turns:
     encoders: Mapping[str, Encode]
     every: bool = False
     means: Sequence[np.ndarray] = ()
+    read_chats: Callable[[Sequence[Sequence[str]]], Sequence[np.ndarray]] | None = None
 
     @cached_property
     def annotations(self) -> list[Annotation]:
@@ -360,6 +361,8 @@ class Turns:
     @cached_property
     def turn_vectors(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of each embedder: vectors [turns, 6, dim] of `TURN_TEXTS`, and the means that were taken off."""
+        if self.read_chats is not None:
+            return list(zip(self.read_chats([q.before for q in self.asked]), self.means, strict=True))
         texts = [turn_texts(q.before, s) for q, s in zip(self.asked, self.summaries, strict=True)]
         means = self.means or [None] * len(self.encoders)
         encoders = zip(self.encoders.values(), means, strict=True)

@@ -273,12 +273,12 @@ def _by_learned(
     encoders = {run.profile.models.embedder: library.encode, last: search.encoder(run, asking, last)}
     placement = learned.open_placement(run, names)
     split = Split(run.name, dialogues, library.memes, run.load(schemas.Annotation))
+    asked = Turns(split, run.profile, encoders, means=placement.turn_means)
     if has_summaries:
-        return placement.rank(Turns(split, run.profile, encoders, means=placement.turn_means))
+        return placement.rank(asked)
     spoken = search.encoder(run, asking, last, is_kept=False)
-    reader = learned.chat_reader(placement, run.profile, encoders, spoken)
-    asked = learned.SpokenTurns(split, run.profile, encoders, means=placement.turn_means, reader=reader)
-    return placement.without_summaries().rank(asked)
+    reader = learned.ChatReader(placement, run.profile, encoders, spoken)
+    return placement.without_summaries().rank(replace(asked, read_chats=reader.vectors))
 
 
 def _chosen(choices: Sequence[Choice]) -> str:

@@ -73,7 +73,7 @@ class LiveLibrary:
             atexit.register(self._open.close)
         else:
             with self._threads.limit(limits=1):
-                self._reader = learned.chat_reader(self.placement, run.profile, encoders, self._encoders[-1])
+                self._reader = learned.ChatReader(self.placement, run.profile, encoders, self._encoders[-1])
             self.placement = self.placement.without_summaries()
 
     @property
