@@ -143,14 +143,11 @@ class Run:
         for folder in (self.folder, self.read_also):
             if folder is not None and (folder / name).exists():
                 return folder / name
-        what = f"{name} of run {self.name!r} is not there"
-        if (first := WRITTEN_BY.get(name)) is None:  # a picture, or a file that a stage does not always write
-            raise StageMissing(
-                f"{what}: delete {self.read_also or self.folder} and `make reproduce` again; answers stay "
-                "recorded"
-            )
-        target = "templates" if STAGES[first].templates else "reproduce"
-        raise StageMissing(f"{what}: run {first} first (or `make {target}`)")
+        # For a picture, and a file that a stage does not always write:
+        todo = f"delete {self.read_also or self.folder} and `make reproduce` again; answers stay recorded"
+        if first := WRITTEN_BY.get(name):
+            todo = f"run {first} first (or `make {'templates' if STAGES[first].templates else 'reproduce'}`)"
+        raise StageMissing(f"{name} of run {self.name!r} is not there: {todo}")
 
     def load(self, schema: type[Record]) -> list[Record]:
         """All records of a schema from a stage before; `StageMissing` names the notebook to run first."""
