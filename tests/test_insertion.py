@@ -9,12 +9,12 @@ import made_chats
 import numpy as np
 import pandas as pd
 import pytest
-from fault_server import Answer, FaultServer, chat_reply
+from fault_server import Answer, chat_reply
 
 from memecmd_utils import chats, files, reranking, retrieval, schemas
 from memecmd_utils.chats import search
 from memecmd_utils.chats.turns import ChatError
-from memecmd_utils.files import MemecmdError, StageOutputError, atomic_path, read_jsonl, write_json
+from memecmd_utils.files import MemecmdError, StageOutputError, read_jsonl, write_json
 from memecmd_utils.runs import StageMissing
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
@@ -55,15 +55,11 @@ def run(monkeypatch, tmp_path):
 def test_missing_weights_are_told_before_the_library_is_read(run, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr(search, "open_library", lambda *_: pytest.fail("it is read"))
-    source, asked = (
-        write_csv(tmp_path / "chat.csv", [*ROWS[:1], row("乙", "在")]),
-        "models.llm=local mode=auto",
-    )
+    given = (tmp_path / "out.csv", "made", "models.llm=local mode=auto", "made")
     with pytest.raises(MemecmdError, match=r"run `make local-llm`"):
-        chats.insert_file(source, tmp_path / "out.csv", run.profile.name, asked, run.name)
-    write_csv(source, ROWS)
+        chats.insert_file(write_csv(tmp_path / "chat.csv", [ROWS[0], row("乙", "在")]), *given)
     with pytest.raises(pytest.fail.Exception, match="it is read"):  # all summaries are in the file
-        chats.insert_file(source, tmp_path / "out.csv", run.profile.name, asked, run.name)
+        chats.insert_file(write_csv(tmp_path / "chat.csv", ROWS), *given)
 
 
 # --- the library of a finished run
@@ -105,7 +101,7 @@ def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
 # --- an insertion
 
 
-def test_the_right_memes_stand_at_the_right_places_in_the_file_and_on_the_page(run, tmp_path) -> None:
+def test_the_right_memes_stand_in_the_file_and_on_the_page(run, tmp_path, monkeypatch) -> None:
     rows = [  # the first turn never has a meme, and another one has it at its first message
         row("小雨", "=去不去爬山", 3, "<i>一"),
         row("阿杰", '他说"下雨"\n<script>alert(1)</script>', 5, "<i>一", "+1.10"),
@@ -116,7 +112,13 @@ def test_the_right_memes_stand_at_the_right_places_in_the_file_and_on_the_page(r
             ("张三", "开会吗", None), ("李四", "[图片]", None), ("王五", "开", 7), ("李四", "好", 2))),
     ]  # fmt: skip
     target = tmp_path / "out" / "chat.csv"
-    told = chats.insert_file(write_csv(tmp_path / "chat.csv", rows), target, "made")
+    source, written = write_csv(tmp_path / "chat.csv", rows), []
+    kept = files.atomic_path
+    monkeypatch.setattr(files, "atomic_path", lambda path: written.append(path.name) or kept(path))
+    told = chats.insert_file(source, target, "made")
+    assert written == ["chat.html", "m05.png", "m07.png", "m02.png", "chat.csv"], (
+        "a killed one can be repeated"
+    )
     cells = read_csv(target)
     assert [[line[name] for name in HEADER] for line in cells] == rows, "cells stay as they stood"
     assert memes_in(target) == ["", "m05", "", "", "", "", "", "m07", "m02"]
@@ -138,14 +140,13 @@ def test_the_right_memes_stand_at_the_right_places_in_the_file_and_on_the_page(r
 def test_what_no_insertion_wrote_is_not_overwritten(run, tmp_path, there) -> None:
     """Also where it took the place of an output."""
     source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
-    (out / there).parent.mkdir(parents=True)
     mine = "会话,发送人,内容,meme_file\n,甲,mine,\n"
-    (out / there).write_text(mine, encoding="utf-8")
+    files.write_text(out / there, mine)
     with pytest.raises(ChatError, match="was not written by this command"):
         chats.insert_file(source, out / "o.csv", "made")
     assert contents(out) == {there: mine.encode()}
     chats.insert_file(source, tmp_path / "p.csv", "made")
-    (tmp_path / "p.csv").write_text(mine, encoding="utf-8")
+    files.write_text(tmp_path / "p.csv", mine)
     with pytest.raises(ChatError, match=r"p\.csv was not written by this command"):
         chats.insert_file(source, tmp_path / "p.csv", "made")
 
@@ -168,36 +169,7 @@ def test_the_same_command_works_again_over_its_own_output(run, tmp_path, name, t
     assert again.replace(b"again.c_memes/", b"c_memes/") == first[name], "what was inserted is replaced"
 
 
-@pytest.mark.parametrize("stop", ["o.html", "m04.png", "o.csv"])
-def test_an_insertion_that_was_killed_while_it_wrote_can_be_repeated(
-    run, tmp_path, monkeypatch, stop
-) -> None:
-    def killed(target):
-        if target.name == stop:
-            raise KeyboardInterrupt
-        return atomic_path(target)
-
-    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(files, "atomic_path", killed)
-        chats.insert_file(source, out / "o.csv", "made")
-    assert not list(out.rglob("*.part*"))
-    chats.insert_file(source, out / "o.csv", "made")
-    assert memes_in(out / "o.csv") == ["", "m04", "", "m07"]
-
-
 # --- strategies
-
-
-def test_learned_placement_sends_where_it_promises_most(monkeypatch, tmp_path) -> None:
-    """Of four turns with a summary three may get a meme; no meme is about the topic of the fourth."""
-    made_chats.finished_run(monkeypatch, tmp_path, wanted_rate=0.75)
-    made_chats.placement_file(tmp_path / "example" / "placement.json")
-    rows = [*ROWS, row("甲", "去吗", chat="二"), row("乙", "去", chat="二"), row("甲", "行", 2, chat="二")]
-    source = write_csv(tmp_path / "c.csv", rows)
-    chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
-    assert memes_in(tmp_path / "o.csv") == ["", "m04", "", "m07", "", "", "m02"]
-    assert {line["meme_strategy"] for line in read_csv(tmp_path / "o.csv")} == {"", "learned"}
 
 
 def test_without_a_model_learned_placement_reads_the_last_turns(monkeypatch, tmp_path) -> None:
@@ -235,105 +207,70 @@ def test_as_many_turns_of_a_file_get_a_meme_as_were_asked_for(monkeypatch, tmp_p
     chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made", strategy=strategy)
     rate = sum(map(bool, memes_in(tmp_path / "o.csv"))) / 60
     assert rate == pytest.approx(0.3, abs=0.11 if strategy == "learned" else 0.04)  # best ones tie
-    if strategy == "learned":
-        made_chats.example_corpus(tmp_path / "example")
-        spoken = [
-            [cells[1], f"k{topic} 第{n}句"] for n, (cells, topic) in enumerate(zip(rows, topics, strict=True))
-        ]
-        write_csv(tmp_path / "d.csv", spoken, ["speaker", "text"])
-        chats.insert_file(tmp_path / "d.csv", tmp_path / "e.csv", "made", strategy=strategy)
-        assert sum(map(bool, memes_in(tmp_path / "e.csv"))) / 60 == pytest.approx(0.3, abs=0.04)
+    assert {line["meme_strategy"] for line in read_csv(tmp_path / "o.csv")} == {"", strategy}
 
 
-def test_reranked_memes_are_what_a_model_chooses_and_no_choice_is_asked_twice(
-    run, tmp_path, monkeypatch
-) -> None:
-    """The simulated model takes the meme of the topic that was named last; it is killed at the third turn."""
+def test_a_model_chooses_is_paid_once_and_counted_in_the_closing_line(run, tmp_path, monkeypatch) -> None:
+    """It is killed at the third of four turns; later it gives nothing that can be used."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     rows = [row("甲", "说说 k3"), row("乙", "好", 3), row("甲", "还有 k6", 40), row("乙", "行", 6)]
-    source = write_csv(tmp_path / "c.csv", rows)
+    source, out = write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv"
     with pytest.raises(ChatError, match=r"reranked asks a model.*RUN=made after `make local-llm`"):
-        chats.insert_file(source, tmp_path / "o.csv", "made", strategy="reranked")
-
-    def answer(body):
-        told, listed = re.sub("［.*?］", "", body["messages"][-1]["content"]).split("候选表情包")
-        topic = made_chats.TOPIC.findall(told)[-1]
-        caption = f"字幕 k{(int(topic) + 5) % made_chats.N_MEMES}」"
-        number = next((line.split(".")[0] for line in listed.splitlines() if caption in line), "0")
-        return Answer(chat_reply(json.dumps({"reason": f"说到 k{topic}", "number": int(number)})))
-
-    real, turns = reranking.choice_at, iter(range(9))
+        chats.insert_file(source, out, "made", strategy="reranked")
+    real, asked = reranking.choice_at, iter(range(9))
 
     async def killed(*where):
-        if next(turns) == 2:
+        if next(asked) == 2:
             raise KeyboardInterrupt
         return await real(*where)
 
     monkeypatch.setattr(reranking, "choice_at", killed)
-    with FaultServer(answer).running() as server:
-        name = made_chats.live_profile(tmp_path, server.url)
+    with made_chats.agent().running() as server:
+        priced = {"base_url": server.url, "model": "m", "usd_per_million_in": 100, "usd_per_million_out": 100}
+        name = made_chats.live_profile(tmp_path, server.url, endpoints={"generator": priced})
         with pytest.raises(KeyboardInterrupt):
-            chats.insert_file(source, tmp_path / "o.csv", name, run_name="made", strategy="reranked")
-        for _ in range(2):
-            told = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made", strategy="reranked")
+            chats.insert_file(source, out, name, run_name="made", strategy="reranked")
+        told = chats.insert_file(source, out, name, run_name="made", strategy="reranked")
         assert len(server.bodies) == 3
-    assert memes_in(tmp_path / "o.csv") == ["", "m03", "", "m06"] and told.startswith("2 memes (2 different)")
-    assert "说到 k3" in (tmp_path / "o.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [('{"reason": "好", "number": 99}', "3 of 3 choices without a usable answer (unusable: "),
-     ("[]", "3 of 3 "),
-     ('{"reason": "不用", "number": 0}', "")],
-)  # fmt: skip
-def test_choices_are_counted_and_paid_for_in_the_closing_line(
-    run, tmp_path, monkeypatch, said, words
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
-    source = write_csv(tmp_path / "c.csv", ROWS)
-    prices = {"usd_per_million_in": 100, "usd_per_million_out": 100}
-    with FaultServer(lambda body: Answer(chat_reply(said))).running() as server:
-        name = made_chats.live_profile(
-            tmp_path, server.url, endpoints={"generator": {"base_url": server.url, "model": "m", **prices}}
+        assert memes_in(out) == ["", "m03", "", "m06"] and "说到 k3" in out.with_suffix(".html").read_text(
+            "utf-8"
         )
-        told = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made", strategy="reranked")
-    line = told.splitlines()[0]
-    assert "0 memes (0 different) in 4 turns of 1 chat; summaries: in the file; 3 choices: model m@" in line
-    assert words in line and ("usable" in line) == bool(words)
-    spent = sum(json.loads(row)["usd"] for row in next(tmp_path.rglob("spent.jsonl")).open())
-    assert f"; ${spent:.4f}" in line and spent > 0
+        in_file = "4 turns of 1 chat; summaries: in the file; 3 choices: model m@"
+        assert told.startswith(f"2 memes (2 different) in {in_file}") and "usable" not in told
+        assert re.search(r"; \$0\.\d*[1-9]", told)
+        server.script = lambda body: Answer(chat_reply('{"reason": "好", "number": 99}'))
+        write_csv(source, ROWS)
+        told = chats.insert_file(source, out, name, run_name="made", strategy="reranked")
+    assert f"0 memes (0 different) in {in_file}" in told
+    assert "3 of 3 choices without a usable answer (unusable: " in told
+    spent = [json.loads(line)["usd"] for line in next(tmp_path.rglob("spent.jsonl")).open()]
+    assert len(spent) > 5 and min(spent) > 0
 
 
 # --- the summary agent
 
 
 def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, monkeypatch) -> None:
+    """Without a model only turns with a summary get a meme."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     rows = [["甲", "说说 k3"], ["乙", "好 k40"], ["丙", "还有 k6"], ["甲", "行"]]
-    source = write_csv(tmp_path / "c.csv", rows, ["speaker", "text"])
+    source, out = write_csv(tmp_path / "c.csv", rows, ["speaker", "text"]), tmp_path / "o.csv"
+    with pytest.raises(ChatError, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
+        chats.insert_file(source, out, "made")
+    assert not out.exists()
     with made_chats.agent().running() as server:
         name = made_chats.live_profile(tmp_path, server.url)
         for _ in range(2):
-            chats.insert_file(source, tmp_path / "o.csv", name, run_name="made")
+            chats.insert_file(source, out, name, run_name="made")
         asked = [body["messages"][-1]["content"] for body in server.bodies]
-    assert memes_in(tmp_path / "o.csv") == ["", "m03", "", "m06"] and len(asked) == 3
-    assert any(
-        "甲：说说 k3\n乙：好 k40\n丙：还有 k6" in text and "接下来发消息的人：\n<<<\n甲" in text
-        for text in asked
-    )
+    assert memes_in(out) == ["", "m03", "", "m06"] and len(asked) == 3
+    before = "甲：说说 k3\n乙：好 k40\n丙：还有 k6"
+    assert any(before in text and "接下来发消息的人：\n<<<\n甲" in text for text in asked)
     assert list((tmp_path / "raw" / "recordings" / "live" / "own_chats").rglob("*.jsonl"))
     assert not (run.folder / "usage").exists(), "the finished run stays as it is"
-
-
-def test_without_a_model_only_turns_with_a_summary_get_a_meme(run, tmp_path) -> None:
-    source = write_csv(tmp_path / "c.csv", [["甲", "在吗"], ["乙", "在"]], ["speaker", "text"])
-    with pytest.raises(ChatError, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
-        chats.insert_file(source, tmp_path / "o.csv", "made")
-    assert not (tmp_path / "o.csv").exists()
-    rows = [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)]
-    told = chats.insert_file(write_csv(source, rows), tmp_path / "o.csv", "made")
-    assert memes_in(tmp_path / "o.csv") == ["", "", "m04"] and "1 turn without a summary" in told
+    write_csv(source, [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)])
+    told = chats.insert_file(source, out, "made")
+    assert memes_in(out) == ["", "", "m04"] and "1 turn without a summary" in told
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def test_a_fault_of_the_package_shows_where_it_broke(monkeypatch: pytest.MonkeyP
 
 def test_what_is_missing_is_told_before_heavy_packages_are_loaded(tmp_path) -> None:
     heavy = ("torch", "openai", "papermill", "nbformat", "matplotlib", "rapidocr", "jieba")
-    code = "import sys; from memecmd_utils import __main__ as command\n"
+    code = "import sys, memecmd_utils\nassert not {'numpy', 'pydantic', 'click'} & {*sys.modules}\n"
+    code += "from memecmd_utils import __main__ as command\n"
     code += "try: command.main(['--profile', 'local', 'reproduce'])\n"
     code += f"finally: print([name for name in {heavy} if name in sys.modules])"
     kept = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PROFILE": "", "SET": ""}

@@ -30,22 +30,19 @@ class TopicEmbedder:
     name = "topics"
 
     def encode(self, texts, side):
-        rows = np.array([statistics.rng(0, text, side).standard_normal(DIM) for text in texts]).reshape(
-            -1, DIM
-        )
+        noise = [statistics.rng(0, text, side).standard_normal(DIM) for text in texts]
+        rows = np.array(noise).reshape(-1, DIM)
         rows /= 8 * np.linalg.norm(rows, axis=1, keepdims=True)
         for row, text in zip(rows, texts, strict=True):
-            topics = TOPIC.findall(text)
-            if topics:
+            if topics := TOPIC.findall(text):
                 row[int(topics[-1]) % DIM] += 1
         return rows.astype(np.float32)
 
 
-def grouped(changes: dict) -> dict[str, dict]:
+def grouped(changes: dict) -> str:
     """Settings as a profile's file has them, from their names as `SET=` takes them."""
-    return (
-        Profile(name="made").replace(**changes).model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    )
+    made = Profile(name="made").replace(**changes)
+    return yaml.safe_dump(made.model_dump(mode="json", exclude_unset=True, exclude={"name"}))
 
 
 def summary(topic: int) -> dict[str, str]:
@@ -66,33 +63,29 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     for module in (runs, search, learned):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
     own = {"centring": "none", "score_scale": "raw", "theta0": 0.6, "threshold_penalty": 0.1}
-    settings = grouped({**own, **changes})
     (tmp_path / "profiles").mkdir(parents=True)
-    (tmp_path / "profiles" / "made.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    (tmp_path / "profiles" / "made.yaml").write_text(grouped({**own, **changes}), encoding="utf-8")
     run = runs.open_run("made", "", "made")
     profile = run.profile.model_dump(mode="json")
     files.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
-    memes, annotations = [], []
+    memes, annotations, dialogues = [], [], []
     for topic in range(N_MEMES):
-        name = meme_id(topic)
-        picture = run.write(f"memes/{name}.png")
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (60, 40), (20 * topic, 90, 200 - 10 * topic)).save(picture)
-        origin = (origins or {}).get(topic, f"{name}.png")
+        name, file = meme_id(topic), f"memes/{meme_id(topic)}.png"
+        run.write(file).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (60, 40), (20 * topic, 90, 200 - 10 * topic)).save(run.write(file))
         # Captions are about other topics, so that they do not find the right meme.
-        caption = f"字幕 k{(topic + 5) % N_MEMES}"
-        meme = made_up.meme(name)
-        memes.append(meme.model_copy(update={"file": f"memes/{name}.png", "origin": origin, "text": caption}))
+        about = {"file": file, "origin": (origins or {}).get(topic, f"{name}.png")}
+        about |= {"text": f"字幕 k{(topic + 5) % N_MEMES}"}
+        memes.append(made_up.meme(name).model_copy(update=about))
         said = dict.fromkeys(("s_plus", "emotion", "motivation"), f"k{topic}")
         annotations.append(made_up.annotation(name, s_minus="别的场合", **said))
-    files.write_parquet(run.write("memes.parquet"), memes, schemas.Meme)
-    files.write_parquet(run.write("annotations.parquet"), annotations, schemas.Annotation)
-    dialogues = []
     for number in range(4):
         base = made_up.dialogue(f"news-{number}")
         told = [s.model_copy(update=summary((number + s.turn) % N_MEMES)) for s in base.summaries]
         dialogues.append(base.model_copy(update={"summaries": told}))
-    files.write_jsonl(run.write("dialogues.jsonl"), dialogues)
+    run.save(memes, schemas.Meme)
+    run.save(annotations, schemas.Annotation)
+    run.save(dialogues, schemas.Dialogue)
     run.save([], schemas.Choice)
     gate = {"theta0": 0.6, "penalty": 0.1, "decay": 1.0, "score_mean": 0.0, "score_std": 1.0}
     files.write_json(run.write("gates.json"), {"a": gate, "b": gate})
@@ -110,11 +103,17 @@ def placement_file(path: Path, names: tuple[str, ...] = ("topics", "topics")) ->
 
 
 def agent() -> FaultServer:
-    """A simulated summary agent: what it says is about the last topic that it was shown."""
+    """A simulated model: it sums up the topic that was named last, or chooses its meme, if there is one."""
 
     def answer(body: dict) -> Answer:
-        topics = TOPIC.findall(body["messages"][-1]["content"])
-        return Answer(chat_reply(json.dumps(summary(int(topics[-1]) if topics else 40), ensure_ascii=False)))
+        told, is_choice, listed = body["messages"][-1]["content"].partition("候选表情包")
+        topic = int((TOPIC.findall(re.sub("［.*?］", "", told)) or [40])[-1])
+        said = summary(topic)
+        if is_choice:
+            caption = f"字幕 k{(topic + 5) % N_MEMES if topic < N_MEMES else 40}」"
+            number = next((line.split(".")[0] for line in listed.splitlines() if caption in line), "0")
+            said = {"reason": f"说到 k{topic}", "number": int(number)}
+        return Answer(chat_reply(json.dumps(said, ensure_ascii=False)))
 
     return FaultServer(answer)
 
@@ -123,19 +122,17 @@ def live_profile(folder: Path, url: str, **changes) -> str:
     """Write a profile `live` whose generator is the endpoint at `url`."""
     ends = {"generator": {"base_url": url, "model": "m"}}
     settings = grouped({"llm": "openai", "mode": "auto", "endpoints": ends, **changes})
-    path = folder / "profiles" / "live.yaml"
-    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    (folder / "profiles" / "live.yaml").write_text(settings, encoding="utf-8")
     return "live"
 
 
 def example_corpus(folder: Path) -> None:
     """An example's dialogues in which a turn's summary is about the topic of the turn before it."""
-    folder.mkdir(parents=True, exist_ok=True)
     turns, summaries = [], []
     for number in range(8):
-        about = {"dialogue_id": f"news-{number}", "source": "authored"}
         for turn in range(1, 14):
-            place = {**about, "turn": turn, "speaker": "AB"[(turn + 1) % 2]}
+            place = {"dialogue_id": f"news-{number}", "turn": turn, "speaker": "AB"[(turn + 1) % 2]}
+            place |= {"source": "authored"}
             turns.append({**place, "text": f"第{number}段 k{(number + turn) % N_MEMES}"})
             if turn > 1:
                 summaries.append({**place, **summary((number + turn - 1) % N_MEMES)})
