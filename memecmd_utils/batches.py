@@ -39,7 +39,7 @@ def ask(run: runs.Run, stage: str, endpoint: Endpoint, answers: dict[str, Any]) 
         async def complete(request: Request) -> Reply:
             if (key := key_of(model.normal_form(request))) in answers:
                 return read_reply(answers.pop(key))
-            if getattr(model, "endpoint", None) == endpoint:  # other judges may be local
+            if model.endpoint == endpoint:  # other judges may be local
                 unanswered[key] = request
             return Reply(text="no recorded answer", finish_reason=UNRECORDED)
 

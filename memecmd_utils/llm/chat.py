@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from memecmd_utils.llm import prompts, spending
@@ -305,11 +305,6 @@ def run(work: Awaitable[T]) -> T:
         started.append((asyncio.get_running_loop(), asyncio.current_task()))
         return await work
 
-    inside: Any = None
-    with suppress(RuntimeError):
-        inside = asyncio.get_running_loop()
-    if inside is None:
-        return asyncio.run(main())
     with ThreadPoolExecutor(1, thread_name_prefix="memecmd-async") as thread:
         running = thread.submit(asyncio.run, main())
         try:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -42,7 +41,7 @@ calls fails, ten retries give up one call in fifty million."""
 NO_RETRY = "x-should-retry", "false"
 """A response's header that the SDK heeds."""
 IN_A_ROW = 10
-"""Refusals of one task, or replies that are no completions, that show it to be the set-up that is wrong."""
+"""Refusals, or replies that are no completions, that show it to be the set-up that is wrong."""
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -129,14 +128,14 @@ class OpenAIBackend(Backend):
         self.endpoint, self.repeats = endpoint, repeats
         self.model = model or ModelId(name=endpoint.model, label=endpoint.model_label)
         self.source = f"model {self.model}"
-        self.dropped, self.added = endpoint.dropped, endpoint.extra_body
         self.answered = 0
         """Completions that came."""
         self._heard = 0
         """1 once anything came from the endpoint, 2 once it answered: a place in `RETRIES`."""
         self._form: str | None = None
         """The surest form of structured replies that the endpoint has taken."""
-        self._in_a_row: Counter[str] = Counter()
+        self._in_a_row = 0
+        """Requests refused since the last answer, or replies before the first one that were no completion."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.pace = pace_of(endpoint.base_url, endpoint.key_env, max_rpm)
 
@@ -159,24 +158,24 @@ class OpenAIBackend(Backend):
                     return Reply(text=meant.reason)
                 if meant.status in (400, 422) and form != forms[-1]:
                     continue
-                self._in_a_row[request.task] += 1
-                if not self.answered or self._in_a_row[request.task] >= IN_A_ROW:
+                self._in_a_row += 1
+                if not self.answered or self._in_a_row >= IN_A_ROW:
                     raise
                 return Reply(text=f"{meant.status}: {meant.reason}", finish_reason="rejected")
         reply = read_reply(answer)
         if reply.finish_reason == "length" and reply.think_characters and not reply.text:
-            limit = self.added.get("max_tokens", request.sampling.max_tokens)
+            limit = self.endpoint.extra_body.get("max_tokens", request.sampling.max_tokens)
             reply.no_text = (
                 f"the model spent its {limit} tokens on thought ({reply.think_characters:,} characters): "
                 "`extra_body: {max_tokens: 4000}` of the endpoint gives it more, or its own parameter there "
                 "switches thinking off"
             )
         if reply.finish_reason != "lost":
-            self.answered, self._in_a_row[request.task] = self.answered + 1, 0
+            self.answered, self._in_a_row = self.answered + 1, 0
             self._form = form if request.reply_schema else self._form
         elif not self.answered:
-            self._in_a_row["lost"] += 1
-            if self._in_a_row["lost"] >= IN_A_ROW:
+            self._in_a_row += 1
+            if self._in_a_row >= IN_A_ROW:
                 shown = self.shown(answer if isinstance(answer, str) else json.dumps(answer))
                 raise EndpointError(f"what {self._where} sends is not a chat completion: {shown}")
         return reply

@@ -99,7 +99,7 @@ class Budget:
         self._endpoint = endpoint or Endpoint()
         self.open_calls, self._open_usd = 0, 0.0
         """What is under way, and what that is expected to cost."""
-        self._first: dict[str, asyncio.Future[None]] = {}
+        self._first: dict[str, asyncio.Event] = {}
         """Tasks whose first call is under way. It goes alone: a model that thinks shows its price by it."""
 
     @asynccontextmanager
@@ -108,12 +108,11 @@ class Budget:
 
         A reply whose tokens the server does not count costs what was reckoned.
         """
-        task, first = request.task, None
-        while self.max_usd is not None and task in self._first:
-            await asyncio.wait({self._first[task]})
-        if (self.stage, task) not in self.spent.rows:
-            first = self._first[task] = asyncio.get_running_loop().create_future()
-        guess, entered = self._guess(request), 0
+        task = request.task
+        while task in self._first:
+            await self._first[task].wait()
+        guess = self._guess(request)
+        self._check(guess)
 
         def pay(reply: Reply) -> float:
             if reply.finish_reason in NO_REPLY:
@@ -122,15 +121,15 @@ class Budget:
             self.spent.add(self.stage, task, reply.tokens_in, reply.tokens_out, usd)
             return usd
 
+        if is_first := self.max_usd is not None and (self.stage, task) not in self.spent.rows:
+            self._first[task] = asyncio.Event()
+        self.open_calls, self._open_usd = self.open_calls + 1, self._open_usd + guess
         try:
-            self._check(guess)
-            entered = 1
-            self.open_calls, self._open_usd = self.open_calls + 1, self._open_usd + guess
             yield pay
         finally:
-            self.open_calls, self._open_usd = self.open_calls - entered, self._open_usd - entered * guess
-            if first is not None and self._first.get(task) is first:
-                self._first.pop(task).set_result(None)
+            self.open_calls, self._open_usd = self.open_calls - 1, self._open_usd - guess
+            if is_first:
+                self._first.pop(task).set()
 
     def _guess(self, request: Request) -> float:
         if row := self.spent.rows.get((self.stage, request.task)):

@@ -2,8 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -12,6 +11,7 @@ from memecmd_utils.files import MemecmdError
 from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.pace import Pace
 from memecmd_utils.llm.recordings import Outcome
+from memecmd_utils.settings import Endpoint
 
 T = TypeVar("T")
 UNRECORDED: Outcome = "unrecorded"
@@ -174,10 +174,8 @@ class Backend:
     """Whether replies belong into the recordings (real models only)."""
     repeats = False
     """Whether a fixed seed brings the same reply again, so that asking unchanged is in vain."""
-    dropped: Collection[str] = ()
-    """Parameters of a request that this backend leaves out: what is not sent cannot change the answer."""
-    added: Mapping[str, Any] = MappingProxyType({})
-    """Parameters that this backend sends with every request."""
+    endpoint = Endpoint()
+    """Parameters that it leaves out cannot change an answer; those that it adds can."""
     fault: BaseException | None = None
     """What ends the calls that stand side by side: a request that waits for its turn does not go out."""
     pace = Pace()
@@ -192,7 +190,7 @@ class Backend:
     def normal_form(self, request: Request) -> dict[str, Any]:
         """Our own normal form of a request, the text behind a recording's key, without endpoint and key."""
         # Every recording's key hangs on this text; `version` and `sample` are parts of it that never vary.
-        schema = request.reply_schema
+        schema, dropped = request.reply_schema, self.endpoint.dropped
         sampling = request.sampling.model_dump(exclude_none=True, exclude_defaults=True)
         return {
             "key_version": rec.KEY_VERSION,
@@ -202,11 +200,11 @@ class Backend:
                 {"role": m.role, "text": m.text, "images": [image.image_id for image in m.images]}
                 for m in request.messages
             ],
-            "sampling": {name: value for name, value in sampling.items() if name not in self.dropped},
-            "seed": None if "seed" in self.dropped else request.seed,
+            "sampling": {name: value for name, value in sampling.items() if name not in dropped},
+            "seed": None if "seed" in dropped else request.seed,
             "sample": 0,
             "model": self.model.model_dump(exclude_none=True),
-            **({"extra_body": dict(self.added)} if self.added else {}),
+            **({"extra_body": self.endpoint.extra_body} if self.endpoint.extra_body else {}),
         }
 
     async def complete(self, request: Request) -> Reply:
