@@ -205,7 +205,7 @@ def test_prompts_have_what_their_rows_say() -> None:
 
 def test_replies_give_the_fields_of_a_reading_and_devices_the_labels_of_figmemes() -> None:
     words = ["sarcasm", "simile", "hyperbole", "antithesis", "oxymoron", "anthrop", "nonsense"]
-    assert prompts.to_figmemes(words) == ["exaggeration", "irony", "anthrop", "metaphor", "contrast"]
+    assert METHOD.to_figmemes(words) == ["exaggeration", "irony", "anthrop", "metaphor", "contrast"]
 
     def fields(said: dict, schema: type) -> dict:
         return structured(Reply(text=json.dumps(said)), schema).fields()

@@ -18,7 +18,6 @@ from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.types import Image, Message
 from memecmd_utils.schemas import TemplateMeme, Text
 from memecmd_utils.settings import ProfileError
-from memecmd_utils.template_memes.data_sets import FIGMEMES_LABELS
 
 DEVICES = (
     "sarcasm", "allegory", "alliteration", "allusion", "amplification", "anagram", "analogy",
@@ -42,18 +41,7 @@ EMOTIONS = (
 NONE = "none"
 """The word for "nothing fits", among devices and among emotions."""
 
-# Hyperbole is offered by Table 5 and stands in no row of Table 12; the definitions of Tables 7 and 8 call
-# exaggeration similar to it. Antithesis stands in two rows; here the last one counts, which disregards it.
-TABLE_12: dict[str, str | None] = {
-    **dict.fromkeys(DEVICES),
-    "irony": "irony", "sarcasm": "irony",
-    "anthropomorphism": "anthrop", "personification": "anthrop",
-    "contrast": "contrast", "paradox": "contrast", "oxymoron": "contrast",
-    "metaphor": "metaphor", "simile": "metaphor",
-    "exaggeration": "exaggeration", "amplification": "exaggeration", "hyperbole": "exaggeration",
-    "allusion": "allusion",
-}  # fmt: skip
-"""Device -> label of FigMemes, None where it has none."""
+KNOWN = frozenset((*DEVICES, *SIX_DEVICES, *TWELVE_DEVICES))
 SPELLINGS = {"anthrop": "anthropomorphism", "n/a": NONE, "": NONE}
 
 
@@ -65,13 +53,7 @@ def word(text: str) -> str:
 
 def known(words: Iterable[str]) -> list[str]:
     """The devices among an annotator's words, in lower case, each once, in the order given."""
-    return list(dict.fromkeys(label for text in words if (label := word(text)) in TABLE_12))
-
-
-def to_figmemes(labels: Iterable[str]) -> list[str]:
-    """Map devices to the labels of FigMemes (Table 12); words that are no device count as nothing."""
-    mapped = {TABLE_12[device] for device in known(labels)}
-    return [label for label in FIGMEMES_LABELS if label in mapped]
+    return list(dict.fromkeys(label for text in words if (label := word(text)) in KNOWN))
 
 
 LEAST_WORDS = 4
