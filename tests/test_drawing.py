@@ -4,17 +4,15 @@ import json
 import os
 import re
 import warnings
-from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
 import pandas as pd
 import pytest
 from made_up import TEXTS, dialogue, meme_files
 from PIL import Image
 
-from memecmd_utils import drawing
+from memecmd_utils import drawing, grades
 from memecmd_utils.drawing import (
     ChatSpec,
     ShownMeme,
@@ -124,14 +122,10 @@ def test_everything_shown_is_escaped() -> None:
 
 def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:
     """Computed from the tracked placements and the grades; `nearest` is to the mean of all Greedy memes."""
-    grades = defaultdict(list)
-    for line in (paths.example / "grades.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        for meme_id, grade in row["grades"].items():
-            grades[row["dialogue_id"], row["turn"], meme_id].append(grade)
+    known = grades.mean_grades(grades.grades_by_turn(paths.example / "grades.jsonl"))
     placed = pd.read_csv(paths.reports / "placements.csv").query("strategy == 'greedy'")
     keys = zip(placed.dialogue_id, placed.turn, placed.meme_id, strict=True)
-    placed["grade"] = [np.mean(grades[key]) for key in keys]
+    placed["grade"] = [known[name, turn][meme] for name, turn, meme in keys]
     means = placed.groupby("dialogue_id").grade.agg(["mean", "size"]).query("size >= 4")
     ranked = means.assign(minus=-means["size"], away=(means["mean"] - placed.grade.mean()).abs()).sort_index()
     best = ranked.assign(low=-ranked["mean"]).sort_values(["low", "minus"], kind="stable").index[0]

