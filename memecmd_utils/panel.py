@@ -38,8 +38,9 @@ class Knobs(NamedTuple):
 
 
 class View(NamedTuple):
-    """The open dialogue under some knobs: gate scores and thresholds of turns 2..T, and what is placed."""
+    """The open dialogue under some knobs: scale of the gate, scores and thresholds of turns 2..T, memes."""
 
+    scale: Gate
     gate_scores: np.ndarray
     thresholds: np.ndarray
     picks: dict[int, tuple[str, int | None, np.ndarray]]
@@ -90,16 +91,12 @@ class Explorer:
         rate, turns = self.profile.retrieval.wanted_rate, sum(map(len, top1))
         return retrieval.fit_gates(retrieval.pad(top1)[None], rule, rate, turns, of_run.fold)[0]
 
-    def scale(self, weights: tuple[float, ...]) -> Gate:
-        """The gate's scale for the open dialogue under these weights."""
-        half = self.half[self.open_id]
-        return self.fit(half, weights, self.calibrated[half])
-
     def select(self, knobs: Knobs) -> View:
         """Rank, gate and place in the open dialogue."""
-        item, ids = self.item, self.index.meme_ids
+        item, ids, half = self.item, self.index.meme_ids, self.half[self.open_id]
         ranking = self.rank(self.open_id, knobs.weights, knobs.top_k)
-        gate_scores = self.scale(knobs.weights).scaled(ranking.scores[:, 0])
+        scale = self.fit(half, knobs.weights, self.calibrated[half])
+        gate_scores = scale.scaled(ranking.scores[:, 0])
         thresholds, sent = retrieval.simulate(gate_scores, knobs.gate)
         picks = {}
         for row, meme, rank in retrieval.pick_memes(
@@ -107,7 +104,7 @@ class Explorer:
         ):
             parts = retrieval.pair_components(self.index, item.queries[row : row + 1], np.array([[meme]]))
             picks[item.turns[row]] = ids[meme], rank, parts[0, 0]
-        return View(gate_scores, thresholds, picks)
+        return View(scale, gate_scores, thresholds, picks)
 
     def chat(self, view: View, knobs: Knobs, memes: Mapping[str, Meme], pictures: Mapping[str, Path]) -> str:
         """The dialogue with its memes in place as HTML, score and threshold below every turn."""
@@ -128,7 +125,7 @@ class Explorer:
 
     def facts(self, view: View, knobs: Knobs) -> str:
         """The gate's chart as HTML, filled where a meme is placed, and the numbers below it."""
-        item, scale = self.item, self.scale(knobs.weights)
+        item, scale = self.item, view.scale
         sent, gated = [turn in view.picks for turn in item.turns], knobs.strategy != "random"
         different = len({name for name, *_ in view.picks.values()})
         score = " ".join(f"{signed(w, 2)} {sign}" for w, sign in zip(knobs.weights, SIGNS, strict=True))

@@ -96,8 +96,12 @@ def click(driver, selector: str, place: int = 0) -> None:
     driver.execute_script("arguments[0].click()", all_of(driver, selector)[place])
 
 
+def numbers_of(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", text.replace("\u2212", "-"))]
+
+
 def test_a_journey_through_the_explorer(driver) -> None:
-    """Tabs, chat, gate and keyboard; hostile texts are shown as they are and no script of theirs runs.
+    """Tabs, chat, cards, gate and keyboard; hostile texts are shown as they are, no script of theirs runs.
 
     theta_k = theta0 + exp(-k) after a meme (Eq. 23): 0.05 and 0.1 exp(-k) on the scale of T.
     """
@@ -107,6 +111,11 @@ def test_a_journey_through_the_explorer(driver) -> None:
     shown = [label.text for label in all_of(driver, "#strategies label")]
     assert shown == ["Reranked", "Greedy", "Your gate"] and len(all_of(driver, "#others option")) == 4
     assert one(driver, "#strategies input:checked").get_attribute("value") == "reranked"
+    all_of(driver, "#chat .turn")[1].click()
+    one(driver, "#steps a[href='#meme-1']").click()
+    assert all_of(driver, ".card")[1].get_property("open")
+    one(driver, "#meme-1 .back").click()
+    assert driver.switch_to.active_element.get_attribute("href").endswith("#meme-1"), "back at the link"
     all_of(driver, "#chat .turn")[2].click()
     assert "Reranked sends nothing\nIts reason: 因为3" in one(driver, "#steps").text
     choose_strategy(driver, "greedy")
@@ -119,6 +128,12 @@ def test_a_journey_through_the_explorer(driver) -> None:
     choose_strategy(driver, "yours")
     assert turns_with_memes(driver) == list(SENT), "nothing was moved: the run's own gate"
     assert "T = 0.020, threshold 0.087." in one(driver, "#steps").text
+    limits = [float(one(driver, "#theta0").get_attribute(name)) for name in ("min", "max")]
+    for turn, best in made_page.SCORES.items():  # lie on the scale of the slider, and their parts add up
+        click(driver, "#chat .turn", turn - 1)
+        lines = [numbers_of(line.get_property("textContent")) for line in all_of(driver, "#steps .parts")]
+        assert limits[0] < best == lines[0][0] < limits[1]
+        assert all(len(line) == 5 and line[0] == pytest.approx(sum(line[1:]), abs=1e-9) for line in lines)
     move(driver, "theta0", 0.25)
     assert turns_with_memes(driver) == [5, 6] and "2 memes" in one(driver, "#rate").text
     assert [output.text for output in all_of(driver, "#sliders output")] == ["0.250", "0.037"]
@@ -153,30 +168,6 @@ def test_a_journey_through_the_explorer(driver) -> None:
     assert driver.execute_async_script("setTimeout(() => arguments[0](window.hacked), 50)") is None
     refused = browser.errors(driver)  # taken out, so that the fixture finds no other
     assert sum("Content Security Policy" in message for message in refused) == 2
-
-
-def numbers_of(text: str) -> list[float]:
-    return [float(number) for number in re.findall(r"-?\d+\.\d+", text.replace("\u2212", "-"))]
-
-
-def test_the_parts_of_a_printed_score_add_up_to_it_and_lie_on_the_scale_of_the_sliders(driver) -> None:
-    choose_strategy(driver, "yours")
-    for turn in made_page.SCORES:
-        click(driver, "#chat .turn", turn - 1)
-        for line in all_of(driver, "#steps .parts"):
-            total, *parts = numbers_of(line.get_property("textContent"))
-            assert len(parts) == 4 and total == pytest.approx(sum(parts), abs=1e-9)
-        best = numbers_of(one(driver, "#steps .parts").get_property("textContent"))[0]
-        limits = [float(one(driver, "#theta0").get_attribute(name)) for name in ("min", "max")]
-        assert limits[0] < best == made_page.SCORES[turn] < limits[1]
-
-
-def test_a_card_leads_to_its_meme_and_back(driver) -> None:
-    all_of(driver, "#chat .turn")[1].click()
-    one(driver, "#steps a[href='#meme-1']").click()
-    assert all_of(driver, ".card")[1].get_property("open")
-    one(driver, "#meme-1 .back").click()
-    assert driver.switch_to.active_element.get_attribute("href").endswith("#meme-1"), "back at the link"
 
 
 # --- Questions to the visitor
