@@ -115,36 +115,14 @@ def table_1(
 def table_1_printed(table: pd.DataFrame) -> pd.DataFrame:
     """Table 1 in the paper's form: a row a dataset and metric, a column a strategy.
 
-    Cells are `mean [low, high] (n=memes in dialogues) ↑`. The best mean of a row is bold, the second
-    underlined.
+    Cells are `mean [low, high] (n=memes in dialogues)`.
     """
-    rows, table = [], table.astype({"difference": float})
-    for (dataset, metric), cells in table.groupby(["dataset", "metric"], sort=False):
-        kind, n = dataset.split("-")
-        row = {"dataset": f"{DIALOGUE_KINDS[kind]} {n} Turns", "metric": metric}
-        values = cells["mean"].map(lambda mean: round(mean.value, 2)).astype(float)
-        places = values.rank(ascending=False, method="dense")
-        for place, cell in zip(places, cells.itertuples(), strict=True):
-            mark = {1: "**{}**", 2: "<u>{}</u>"}.get(place, "{}")
-            mean, _, ends = str(cell.mean).partition(" ")
-            text = mark.format(mean) + (f" {ends}" if ends else "")
-            text += f" (n={cell.n}{f' in {cell.dialogues}' if cell.n else ''}"
-            text += f", {cell.unscored} unscored)" if cell.unscored else ")"
-            if cell.strategy != "random" and np.isfinite(cell.difference):
-                text += f" {'↑' if cell.difference >= 0 else '↓'}{abs(cell.difference):.2f}"
-            row[STRATEGIES[cell.strategy].label] = text
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def paper_table_1() -> pd.DataFrame:
-    """The paper's own Table 1: its cells, its printed differences, and the same recomputed from its cells."""
-    table = pd.read_csv(paths.data / "paper" / "table1.csv")
-    for strategy in ("greedy", "sampling"):
-        recomputed = (table[strategy] - table["random"]).round(2)
-        table[f"{strategy}_recomputed"] = recomputed
-        table[f"{strategy}_agrees"] = np.isclose(recomputed, table[f"{strategy}_difference"])
-    return table
+    cells = [
+        f"{row.mean} (n={row.n} in {row.dialogues}{f', {row.unscored} unscored' if row.unscored else ''})"
+        for row in table.itertuples()
+    ]
+    shown = table.assign(cell=cells, strategy=[STRATEGIES[name].label for name in table["strategy"]])
+    return shown.pivot_table("cell", ["dataset", "metric"], "strategy", "first", sort=False).reset_index()
 
 
 def effects(
@@ -230,15 +208,6 @@ def table_2(
     return pd.DataFrame(rows, columns=list(TABLE_2))
 
 
-def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
-    """A `table_2` with the paper's own cells of the same strategies: of other dialogues, memes and judges."""
-    printed = pd.read_csv(paths.data / "paper" / "table2.csv")
-    printed.index = [printed.groupby("strategy").cumcount(), printed.strategy]  # which dialogue, strategy
-    mine = pd.MultiIndex.from_arrays([pd.factorize(table["dialogue"])[0], table["strategy"]])
-    beside = printed[["judge", "consistency"]].add_suffix(" (paper)").reindex(mine)
-    return table.assign(**{name: beside[name].to_numpy() for name in beside})
-
-
 def meme_use(placements: Sequence[Placement], dialogues: Sequence[Dialogue]) -> pd.DataFrame:
     """How often each strategy sends, how far apart, and how many different memes."""
     turns = sum(len(d.turns) - 1 for d in dialogues)
@@ -267,14 +236,14 @@ def evaluate_run(
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
     systems, differences = grades.compare_systems(data)
+    graded = grades.placed_grades(placements, truth, whole=True)
+    cases = case_dialogues(placements, dialogues, profile)
     by_grades = {
         "agreement": grades.agreement_table(truth),
         "retrieval": systems,
         "retrieval_differences": differences,
     }
-    graded = grades.placed_grades(placements, truth, whole=True)
-    cases = case_dialogues(placements, dialogues, profile)
-    quoted = {
+    by_judges = {
         "meme_use": meme_use(placements, dialogues),
         "table_1": table_1(ratings, consistency, dialogues, profile),
         "table_2": table_2(cases, ratings, consistency, profile),
@@ -282,17 +251,11 @@ def evaluate_run(
         "levels": levels(placements, truth),
         "trust": trust,
     }
-    tables = {
-        **by_grades,
-        **{name: quoted[name] for name in ("levels", "table_1", "effects", "meme_use")},
-        "judge_trust": trust,
-        "table_1_shown": table_1_printed(quoted["table_1"]),
-        "paper_table_1": paper_table_1(),
-        "table_2": beside_paper(quoted["table_2"]),
-    }
-    run.save_tables(**tables)
     run.save_json("ground_truth.json", by_grades)
-    run.save_json("judge_checks.json", quoted)
+    run.save_json("judge_checks.json", by_judges)
+    tables = {**by_grades, **by_judges, "table_1_shown": table_1_printed(by_judges["table_1"])}
+    tables |= {f"paper_table_{n}": pd.read_csv(paths.data / "paper" / f"table{n}.csv") for n in (1, 2)}
+    run.save_tables(**tables)
     return tables
 
 
