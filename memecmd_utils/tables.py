@@ -43,9 +43,7 @@ TABLE_1 = ("dataset", "metric", "strategy", "mean", "n", "dialogues", "unscored"
 EFFECTS = ("effect", "metric", "comparison", "difference", "n", "dialogues", "p", "p_holm")
 TABLE_2 = ("case", "dialogue", "strategy", "memes", "judge", "consistency")
 MEME_USE = ("strategy", "memes sent", "rate", "mean gap", "consecutive", "distinct memes")
-LEVELS = (
-    "strategy", "memes", "ungraded", "fits", "lands", "nobody", "mean grade", "ungraded as 0",
-)  # fmt: skip
+LEVELS = ("strategy", "memes", "ungraded", "fits", "lands", "nobody", "mean grade")
 
 
 def placed_scores(
@@ -162,18 +160,16 @@ def levels(placements: Sequence[Placement], truth: GroundTruth) -> pd.DataFrame:
     """How good the memes of each strategy are by their mean grades (0-2); none without ground truth.
 
     `fits`, `lands` (2 from all graders) and `nobody` (0 from all) are shares of its memes, where all of them
-    were graded: with another seed, gate or library those in the pool are no fair sample. `ungraded` were in
-    no system's pool, so most of them fit worse: the mean of all should lie between `ungraded as 0` and
-    `mean grade`, that of the graded.
+    were graded: with another seed, gate or library those in the pool are no fair sample. `mean grade` is that
+    of the graded ones.
     """
-    by_strategy, rows = grades.placed_grades(placements, truth), []
+    graded, rows = grades.placed_grades(placements, truth), []
     for strategy, memes in Counter(p.strategy for p in placements if truth.grades).items():
-        means = np.array(list(by_strategy.get(strategy, {}).values()), float)
+        means = np.array(list(graded.get(strategy, {}).values()))
         kinds = (fits(means), means == 2, means == 0)
         shares = [statistics.share(of.mean() if len(means) == memes else np.nan) for of in kinds]
         mean = Estimate(means.mean() if len(means) else np.nan, kind=GRADE)
-        as_0 = Estimate(means.sum() / memes, kind=GRADE)
-        rows.append((strategy, memes, statistics.share(1 - len(means) / memes), *shares, mean, as_0))
+        rows.append((strategy, memes, statistics.share(1 - len(means) / memes), *shares, mean))
     return pd.DataFrame(rows, columns=list(LEVELS))
 
 
