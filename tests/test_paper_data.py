@@ -6,7 +6,6 @@ And nothing of the release's texts is in this repository.
 import json
 import re
 import subprocess
-from collections import Counter
 
 import made_paper_data
 import numpy as np
@@ -70,12 +69,7 @@ def test_the_blind_look_counted_once_more() -> None:
     assert (row["memes"], row["described"].value) == (len(keys), len(graded) / len(keys))
     assert row["fits"].value == np.mean([sum(pair) >= 2 for pair in graded])
     assert row["lands"].value == np.mean([sum(pair) == 4 for pair in graded])
-    repeats = sum(n - 1 for n in Counter((name, meme) for name, _, meme in keys).values())
-    assert row["repeats"] == repeats
     assert tables["look_agreement"]["pairs"].tolist() == [len(given)]
-    assert look.loc["all", "reranked"]["described"].value == 1
-    parts = [look.loc[part, "greedy"]["memes"] for part in ("news 6", "news 18", "role 6")]
-    assert sum(parts) == len(keys)
 
 
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the sample of the release is not here")
