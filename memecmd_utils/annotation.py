@@ -45,8 +45,6 @@ NO_TEXT = re.compile(
     r"^\s*[（(]?(?:(?:图上)?(?:没有|无)(?:任何)?(?:文字|字)|无|none|n/a)[)）]?[。.]?\s*$", re.IGNORECASE
 )
 """How models write that there are no words."""
-OPENING, OFTEN = 4, 0.1
-"""Characters of an opening, and the share of a library from which on it is no accident that texts have it."""
 
 
 # A closed list, and no free text: a reason in words could repeat what should not be passed on.
@@ -180,15 +178,15 @@ def repetitions(value: AnnotationReply) -> list[str]:
 def alike_openings(annotations: Sequence[Annotation]) -> list[str]:
     """What a reader should know of annotations that open alike: a line for each opening of a kind of text.
 
-    It names them where `OFTEN` of the usable ones, and three at least, have the first `OPENING` characters in
-    common, signs apart. A model that says one thing of all memes tells retrieval nothing.
+    It names them where a tenth of the usable ones, and three at least, have the first four characters in
+    common, signs apart: that is no accident, and who says one thing of all memes tells retrieval nothing.
     """
     usable, lines = [a for a in annotations if a.usable], []
     for name in AnnotationReply.model_fields:
         texts = {a.meme_id: library.normalise_text(getattr(a, name)) for a in usable}
-        openings = pd.Series(texts, dtype=str).str[:OPENING]
+        openings = pd.Series(texts, dtype=str).str[:4]
         for opening, n in openings.value_counts().items():
-            if n >= max(3, OFTEN * len(usable)):
+            if n >= max(3, len(usable) / 10):
                 ids = openings.index[openings == opening]
                 shown = ", ".join(ids[:5]) + (", ..." if n > 5 else "")
                 lines.append(f"{name} of {n} of {len(usable)} memes opens with {opening}: {shown}")

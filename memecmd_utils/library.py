@@ -12,7 +12,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -73,16 +73,16 @@ class Exit(NamedTuple):
 class Candidate:
     """An image file that may become a meme, and what becomes of it while the library is built."""
 
-    name: str
-    """What `rejected.csv`, the curation file and the contact sheet call it; unique."""
+    source: str
     origin: str
-    group: str
-    """Folder; a sample is spread over the groups."""
+    """Its path within the source, or the id of an example meme."""
     path: Path
     picture_note: str = ""
     """What the source, the folder and the file name say of the picture; empty where they say nothing."""
     known: Meme | None = None
     """The record of an example meme; any other is called by its bytes, and its text is read by OCR."""
+    name: str = ""
+    """What `rejected.csv`, the curation file and the contact sheet call it; unique."""
     kept_by_hand: bool = False
     meme: Meme | None = None
     exit: Exit | None = None
@@ -108,26 +108,24 @@ def drawn_memes(folder: Path | None = None) -> dict[str, Meme]:
 
 def find_candidates(sources: Sequence[str]) -> list[Candidate]:
     """All images of all sources, sorted by name. `example` is the example memes, all others are folders."""
-    candidates: list[tuple[str, Candidate]] = []
+    candidates: list[Candidate] = []
     for source in dict.fromkeys(sources):
         if source == "example":
             for name, meme in drawn_memes().items():
-                known = Candidate(name, name, source, Path(meme.file), meme.picture_note, meme)
-                candidates.append((source, known))
+                candidates.append(Candidate(source, name, Path(meme.file), meme.picture_note, meme))
             continue
         folder = paths.user_path(source)
         described = descriptions(folder)
         for path in pictures.look_through(folder):
             origin = pictures.readable(path.relative_to(folder))
             note = picture_note(origin, described.get(path.name, ""))
-            group = f"{source}/{PurePosixPath(origin).parent}"
-            candidates.append((source, Candidate(origin, origin, group, path, note)))
+            candidates.append(Candidate(source, origin, path, note))
     # Two sources may hold the same path; then, and only then, the source is part of the name.
-    count = Counter(candidate.name for _, candidate in candidates)
-    for source, candidate in candidates:
-        if count[candidate.name] > 1:
-            candidate.name = f"{source}/{candidate.name}"
-    return sorted((candidate for _, candidate in candidates), key=lambda candidate: candidate.name)
+    count = Counter(candidate.origin for candidate in candidates)
+    for candidate in candidates:
+        is_unique = count[candidate.origin] == 1
+        candidate.name = candidate.origin if is_unique else f"{candidate.source}/{candidate.origin}"
+    return sorted(candidates, key=lambda candidate: candidate.name)
 
 
 def descriptions(folder: Path) -> dict[str, str]:
@@ -163,8 +161,6 @@ def reads_as_words(name: str) -> bool:
 
 # --- The text on a meme
 
-THINNEST = 20
-"""Sides of a picture, at most so many to 1: OCR of thinner ones takes minutes, or fails."""
 DENSE = r"\u2e80-\u2fdf\u3001-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uffee"
 WRAP = re.compile(f"(?<=[{DENSE}])\\s+(?=[{DENSE}“‘…—])|(?<=[”’…—])\\s+(?=[{DENSE}])")
 """A blank where a line of Chinese or Japanese went on in the next: these are written without blanks."""
@@ -372,7 +368,7 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
     path, filters, text = job
     try:
         picture = decode(path)
-        if max(picture.size) > THINNEST * min(picture.size):
+        if max(picture.size) > 20 * min(picture.size):  # OCR of thinner ones takes minutes, or fails
             raise ImageRejected("too thin", f"{picture.width} x {picture.height}")
         if text is None and not filtered(filters, picture):
             text = _text_on(picture, ocr or _ocr_of_thread())
@@ -444,7 +440,8 @@ def build_library(
     if release := authors.of_profile(profile):
         return _take_release(release, profile, run_dir)
     candidates = find_candidates(profile.library.sources)
-    decisions = _curate(candidates, profile)
+    curation = profile.library.curation
+    decisions = curate(candidates, paths.user_path(curation)) if curation else []
     _read_all(candidates, profile, run_dir, ocr, ocr_cache)
     near, doubtful = _leave_out_near_duplicates([c for c in candidates if c.meme])
     memes = [c for c in candidates if c.meme and not c.exit]
@@ -491,32 +488,22 @@ def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> 
     return funnel, 0
 
 
-def _curate(candidates: Sequence[Candidate], profile: Profile) -> list[list[str]]:
-    """Mark the candidates that the curation file keeps or drops; what it says, empty without one."""
-    if profile.library.curation is None:
-        return []
-    by_name = {candidate.name: candidate for candidate in candidates}
-    decisions = read_curation(paths.user_path(profile.library.curation), by_name)
-    for file, action, why in decisions:
-        if action == "keep":
-            by_name[file].kept_by_hand = True
-        else:
-            by_name[file].exit = Exit(CURATION, f"dropped by the curation file{': ' if why else ''}{why}")
-    return decisions
-
-
-def read_curation(path: Path, known: Collection[str]) -> list[list[str]]:
-    """Read a curation file, a CSV with `file,action,why`: what a person decided of a file, `keep` or `drop`.
+def curate(candidates: Sequence[Candidate], path: Path) -> list[list[str]]:
+    """Mark what a person keeps or drops by a curation file, a CSV with `file,action,why`; returns its rows.
 
     Of two rows on a file the last one holds. `LibraryError` names the line of what is wrong.
     """
+    by_name = {candidate.name: candidate for candidate in candidates}
     table = files.read_table(path, ("file", "action"))
     table = table.reindex(columns=["file", "action", "why"], fill_value="").map(files.unguarded)
     table["action"] = table["action"].str.strip().str.lower()
-    for line, file, action, _ in table.itertuples():
-        if action not in ("keep", "drop") or file not in known:
+    for line, file, action, why in table.itertuples():
+        if action not in ("keep", "drop") or file not in by_name:
             wanted = "a file of the sources, and keep or drop"
             raise LibraryError(f"curation file {path.name} line {line}: {file!r}, {action!r} is not {wanted}")
+        told = f"dropped by the curation file{': ' if why else ''}{why}"
+        by_name[file].exit = Exit(CURATION, told) if action == "drop" else None
+        by_name[file].kept_by_hand = action == "keep"
     return table.drop_duplicates("file", keep="last").to_numpy().tolist()
 
 
@@ -527,7 +514,8 @@ def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candida
         return sorted(candidates, key=lambda c: (not c.kept_by_hand, not c.known, c.name))
     groups: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        groups.setdefault(candidate.group, []).append(candidate)
+        folder = f"{candidate.source}/{PurePosixPath(candidate.origin).parent}"
+        groups.setdefault(candidate.source if candidate.known else folder, []).append(candidate)
     place: dict[str, float] = {}
     for name, members in sorted(groups.items()):
         rng = statistics.rng(profile.seed, "library", name)

@@ -25,12 +25,6 @@ UNREAD = frozenset({
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
 MAX_BYTES = 128_000_000
 MIN_SIDE = 16
-SEEN = 24
-"""Difference in a channel (0-255) from which on the eye tells a colour from its ground."""
-FRAMES = 100
-"""Frames of an animation that are looked through for one with something on it."""
-CHUNKS = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
-"""Of a PNG, what beside its critical chunks says how the picture looks."""
 SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
 
 
@@ -97,8 +91,8 @@ def decode_bytes(data: bytes) -> Image.Image:
 
 
 def _first_with_something(image: Image.Image) -> Image.Image:
-    """The first frame in which the eye finds more than one colour."""
-    for number in range(min(getattr(image, "n_frames", 1), FRAMES)):
+    """The first frame, of a hundred, in which the eye finds more than one colour."""
+    for number in range(min(getattr(image, "n_frames", 1), 100)):
         image.seek(number)
         image.load()
         _check_size(*image.size)  # a GIF frame may enlarge the canvas
@@ -106,7 +100,8 @@ def _first_with_something(image: Image.Image) -> Image.Image:
         with suppress(Exception):  # broken EXIF does not spoil the picture
             turned = ImageOps.exif_transpose(image)
         frame = _to_rgb(turned)
-        if any(high - low > SEEN for low, high in frame.getextrema()):
+        # From a difference of 24 of 255 on the eye tells a colour from its ground.
+        if any(high - low > 24 for low, high in frame.getextrema()):
             return frame
     raise ImageRejected("only one colour", "the picture is empty")
 
@@ -115,10 +110,11 @@ def _without_notes(data: bytes) -> bytes:
     """A PNG without the chunks that hold no picture, which may be too long or have a bad checksum."""
     if not data.startswith(b"\x89PNG\r\n\x1a\n"):
         return data
+    shown = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")  # beside the critical chunks, in capitals
     kept, at = [data[:8]], 8
     while at + 8 <= len(data):
         end = at + 12 + int.from_bytes(data[at : at + 4])
-        if data[at + 4 : at + 5].isupper() or data[at + 4 : at + 8] in CHUNKS:
+        if data[at + 4 : at + 5].isupper() or data[at + 4 : at + 8] in shown:
             kept.append(data[at:end])
         at = end
     return b"".join(kept)

@@ -4,6 +4,9 @@ Texts that say the same, refusals and echoes of the prompt are asked for again a
 as unsafe goes no further. What an annotator sees stands for the words of a meme, wherever these are read.
 """
 
+import re
+from collections import Counter
+
 import made_up
 import numpy as np
 import pytest
@@ -59,28 +62,17 @@ def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
 
 
 def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() -> None:
-    tries: dict[str, int] = {}
+    tries: Counter[str] = Counter()
 
     def answer(request: Request) -> str:
-        tries[request.subject] = tries.get(request.subject, 0) + 1
-        mended = request.subject == "m1" and tries["m1"] == 4
-        same = request.subject in ("m1", "m4") and not mended
+        tries[request.subject] += 1
+        same = request.subject == "m4" or (request.subject == "m1" and tries["m1"] < 4)
         return dumps(FOUR | {"s_minus": "约饭。"} if same else FOUR)
 
     done = annotate(ScriptedBackend(answer))
     assert tries == {"m0": 1, "m1": 4, "m2": 1, "m3": 1, "m4": 5, "m5": 1}
-    assert [a.meme_id for a in done if a.unscored] == ["m4"] and not done[4].usable
+    assert [a.s_minus for a in done] == ["追悼会"] * 4 + ["", "追悼会"] and not done[4].usable
     assert done[4].unscored == "violations: s_minus 和 s_plus 说的一样，四项要各说各的"
-    assert (done[4].s_plus, done[4].s_minus, done[1].s_minus) == ("", "", "追悼会")
-
-
-def test_a_text_model_gets_text_and_note_and_a_seeing_one_the_picture() -> None:
-    meme = MEMES[0].model_copy(update={"picture_note": "一只猫"})
-    blind = annotation.annotation_request(meme, 1).messages[-1]
-    assert "先吃饭" in blind.text and "一只猫" in blind.text and "看不到图" in blind.text and not blind.images
-    seeing = annotation.annotation_request(meme, 1, lambda meme: f"data:{meme.meme_id}").messages[-1]
-    assert "看不到图" not in seeing.text and seeing.images[0].load() == "data:m0"
-    assert seeing.images[0].image_id == meme.sha256, "the key knows the picture by its hash"
 
 
 # --- what an annotator sees
@@ -104,13 +96,23 @@ def test_a_seeing_annotator_is_asked_what_is_to_be_seen_before_what_it_means(fla
             assert "看不到图" not in message.text
 
 
-def test_a_prompt_says_that_a_machine_may_have_misread_and_of_what_a_table_says_it_does_not() -> None:
-    seeing, blind, known = (
-        annotation.annotation_request(meme, 1, image).messages[-1].text
-        for meme, image in ((OCR, picture_of), (OCR, None), (MEMES[0], None))
-    )
-    assert "机器会读错字，文件名也可能写错：和图对不上的，以图为准" in seeing and "嘤嘤嘤雄所见略同" in seeing
-    assert "机器会读错字" in blind and "以图为准" not in blind and "机器" not in known
+@pytest.mark.parametrize(
+    ("text_source", "image", "told", "untold"),
+    [
+        ("ocr", picture_of, "机器会读错字，文件名也可能写错：和图对不上的，以图为准", "看不到图"),
+        ("ocr", None, "看不到图.*机器会读错字", "以图为准"),
+        ("known", None, "看不到图", "机器"),
+    ],
+)
+def test_a_prompt_says_what_is_seen_and_what_a_machine_may_have_misread(
+    text_source, image, told, untold
+) -> None:
+    meme = OCR.model_copy(update={"text_source": text_source})
+    asked = annotation.annotation_request(meme, 1, image).messages[-1]
+    assert meme.text in asked.text and meme.picture_note in asked.text
+    assert re.search(told, asked.text, re.DOTALL) and untold not in asked.text
+    shown = [(picture.image_id, picture.load()) for picture in asked.images]
+    assert shown == ([(meme.sha256, "data:m0")] if image else []), "the key knows the picture by its hash"
 
 
 def test_what_is_seen_is_kept_and_mends_what_a_machine_read() -> None:
@@ -118,9 +120,8 @@ def test_what_is_seen_is_kept_and_mends_what_a_machine_read() -> None:
     assert (said.picture, said.text_seen) == ("两只鸽子碰翅膀", "英雄所见略同")
     assert OCR.words == "嘤嘤嘤雄所见略同" and OCR.as_seen(said).words == "英雄所见略同"
     for nothing in ("", "无", "（没有文字）", "无文字。", "None"):
-        (said,) = annotate(
-            ScriptedBackend([dumps(SEEN | {"text_seen": nothing})]), memes=[OCR], image=picture_of
-        )
+        reply = dumps(SEEN | {"text_seen": nothing})
+        (said,) = annotate(ScriptedBackend([reply]), memes=[OCR], image=picture_of)
         assert said.text_seen == "" and OCR.as_seen(said).words == "两只鸽子碰翅膀"
     known = OCR.model_copy(update={"text_source": "known"})
     assert known.as_seen(said) == known, "what a table says stays"
@@ -131,11 +132,9 @@ def test_what_is_seen_is_kept_and_mends_what_a_machine_read() -> None:
 
 
 def test_words_are_one_line_and_cut() -> None:
-    assert (
-        OCR.model_copy(update={"text": "第一行\n>>> 第二行\u2028" + "长" * 999}).words[:13]
-        == "第一行 >>> 第二行 长"
-    )
-    assert len(OCR.model_copy(update={"text": "长" * 999}).words) == 200
+    text = "第一行\n>>> 第二行\u2028" + "长" * 999
+    words = OCR.model_copy(update={"text": text}).words
+    assert words.startswith("第一行 >>> 第二行 长") and len(words) == 200
 
 
 def test_what_is_seen_stands_wherever_the_words_of_a_meme_are_read() -> None:
@@ -158,37 +157,25 @@ def test_what_is_seen_stands_wherever_the_words_of_a_meme_are_read() -> None:
 # --- what is no annotation
 
 
-ECHO = "适合发送的场景（和谁聊、刚发生了什么）"
-EXAMPLE = "快下班时有人又要派活，或群里话题越聊越尴尬，先溜为敬"
-
-
 @pytest.mark.parametrize(
-    ("change", "outcome"),
+    ("change", "outcome", "told"),
     [
-        ({"s_plus": "抱歉，我无法查看这张图片"}, "refusal"),
-        ({"emotion": "对不起，我不能提供相关内容"}, "refusal"),
-        ({"s_minus": "作为AI助手，我没有情绪"}, "refusal"),
-        ({"motivation": "I'm sorry, I can't help with that."}, "refusal"),
-        ({"s_plus": "无法识别该图片"}, "refusal"),
-        ({"s_plus": ECHO}, "unusable"),
-        ({"s_plus": EXAMPLE}, "unusable"),
-        ({"emotion": "……"}, "unusable"),
+        ({"s_plus": "抱歉，我无法查看这张图片"}, "refusal", "拒绝回答"),
+        ({"emotion": "对不起，我不能提供相关内容"}, "refusal", "拒绝回答"),
+        ({"s_minus": "作为AI助手，我没有情绪"}, "refusal", "拒绝回答"),
+        ({"motivation": "I'm sorry, I can't help with that."}, "refusal", "拒绝回答"),
+        ({"s_plus": "无法识别该图片"}, "refusal", "拒绝回答"),
+        ({"s_plus": "适合发送的场景（和谁聊、刚发生了什么）"}, "unusable", "照抄了"),
+        ({"s_plus": "快下班时有人又要派活，或群里话题越聊越尴尬，先溜为敬"}, "unusable", "照抄了"),
+        ({"emotion": "……"}, "unusable", "空的文字"),
     ],
 )
-def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outcome) -> None:
+def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outcome, told) -> None:
     backend = ScriptedBackend([*[dumps(FOUR | change)] * 3, *[dumps(FOUR)] * 6])
     asking = Chat(backend, concurrency=1)
     done = chat.run(annotation.annotate(MEMES, asking, PROFILE))
     assert [a.s_plus for a in done] == ["约饭"] * 6 and asking.usage.retries == {outcome: 3}
-    told = backend.requests[3].messages[-1].text
-    assert {"refusal": "拒绝回答", "unusable": "照抄了" if change.get("s_plus") else "空的文字"}[
-        outcome
-    ] in told
-    never = chat.run(annotation.annotate(MEMES[:1], Chat(ScriptedBackend([dumps(FOUR)] * 9)), PROFILE))
-    assert never[0].usable
-    lost = Chat(ScriptedBackend(lambda r: dumps(FOUR | change if r.subject == "m1" else FOUR)))
-    kept = chat.run(annotation.annotate(MEMES, lost, PROFILE))
-    assert [a.meme_id for a in kept if a.unscored] == ["m1"] and kept[1].unscored.startswith(outcome)
+    assert told in backend.requests[3].messages[-1].text
 
 
 @pytest.mark.parametrize(
@@ -196,29 +183,26 @@ def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outc
     [
         "无法描述的心累",
         "抱歉来晚了，想求原谅",
-        "朋友发来的图片加载不出来",
-        "不能回答的尴尬问题被人追问",
+        "图片加载不出来",
+        "不能回答的尴尬问题",
         "对不起三个字说不出口",
     ],
 )
 def test_ordinary_texts_are_no_refusals(text: str) -> None:
-    done = annotate(ScriptedBackend(lambda r: dumps(FOUR | {"emotion": text})))
-    assert not any(a.unscored for a in done) and done[0].emotion == text
+    assert not annotation.REFUSAL.match(text)
 
 
 def test_annotations_that_open_alike_are_named() -> None:
-    def said(n: int, **texts: str) -> Annotation:
-        return made_up.annotation(
-            f"m{n}", **{"s_plus": f"{n}号场景", "emotion": f"{n}分开心", "motivation": f"{n}想", **texts}
-        )
+    def said(n: int, s_plus: str) -> Annotation:
+        own = {"s_minus": f"{n}种别的", "emotion": f"{n}分开心", "motivation": f"{n}想"}
+        return made_up.annotation(f"m{n}", s_plus=s_plus, **own)
 
-    alike = [said(n, s_plus=f"朋友发来“第{n}张图”", s_minus=f"{n}种别的") for n in range(4)]
-    others = [said(n, s_minus=f"{n}种别的") for n in range(4, 30)]
-    (line,) = annotation.alike_openings([*alike, *others])
+    alike = [said(n, f"朋友发来“第{n}张图”") for n in range(4)]
+    others = [said(n, f"{n}号场景") for n in range(4, 30)]
+    lost = [said(n, "朋友发来").model_copy(update={"unscored": "refusal: "}) for n in range(30, 40)]
+    (line,) = annotation.alike_openings([*alike, *others, *lost])
     assert line == "s_plus of 4 of 30 memes opens with 朋友发来: m0, m1, m2, m3"
-    assert annotation.alike_openings(others) == [], "few that are alike are an accident"
-    lost = [a.model_copy(update={"unscored": "refusal: "}) for a in alike]
-    assert annotation.alike_openings([*lost, *others]) == []
+    assert annotation.alike_openings([*alike[:2], *others]) == [], "few that are alike are an accident"
 
 
 # --- the safety flag

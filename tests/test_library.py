@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from memecmd_utils import files, library, schemas
 from memecmd_utils.drawing import pil_font
 from memecmd_utils.files import paths
-from memecmd_utils.library import LibraryError, RapidOcr, build_library, read_curation
+from memecmd_utils.library import LibraryError, RapidOcr, build_library
 from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.settings import Profile
 
@@ -235,7 +235,7 @@ def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(ro
     build(root, FakeOcr(default=evil), filters={"min_side": 64}, curation="c.csv")
     page = (root / "run" / "contact_sheet.html").read_text(encoding="utf-8")
     assert "<img src=x" not in page and evil not in page and page.count("<script>") == 1
-    names, downloads = {path.name for path in (root / "memes").iterdir()}, root / "downloads"
+    downloads = root / "downloads"
     with open_browser(1200, 900, downloads) as driver:
         driver.get((root / "run" / "contact_sheet.html").as_uri())
         boxes = {box.get_attribute("data-file"): box for box in driver.find_elements("class name", "choice")}
@@ -246,7 +246,8 @@ def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(ro
                 Select(boxes[name].find_element("tag name", "select")).select_by_visible_text(action)
         boxes['图,"0".png'].find_element("tag name", "input").send_keys('看"不"清, 真的')
         driver.find_element("id", "download").click()
-        assert sorted(read_curation(browser.downloaded(downloads), names)) == [
+        candidates = library.find_candidates(["memes"])
+        assert sorted(library.curate(candidates, browser.downloaded(downloads))) == [
             ["=small.png", "keep", ""],
             ['图,"0".png', "drop", '看"不"清, 真的'],
             ['图,"3".png', "drop", evil],
