@@ -58,6 +58,11 @@ def started(tmp_path_factory: pytest.TempPathFactory):
     for name in ("root", "notebooks", "data", "profiles", "example", "raw", "processed", "reports"):
         patch.setattr(paths, name, root / getattr(paths, name).relative_to(old))
     patch.setenv("SMALL_RUNS_KEY", "simulated")
+    said = schemas.SummaryReply(scenario="约饭", emotion="开心", motivation="想快点见面").model_dump()
+    turns = [{"speaker": "AB"[n % 2], "text": f"第{n}句话"} for n in range(6)]
+    chat = {"turns": turns, "summaries": [{"turn": turn, **said} for turn in range(2, 7)]}
+    chats = [json.dumps({"dialogue_id": f"chat-{n}", **chat}) for n in range(4)]
+    (root / "own_chats.jsonl").write_text("\n".join(chats), encoding="utf-8")
     with stage_run.simulated(root) as server:
         end = f'{{base_url: "{server.url}", model: simulated, key_env: SMALL_RUNS_KEY}}'
         ends = f"endpoints='{{generator: {end}}}'"
@@ -99,6 +104,7 @@ ROWS = {
         f"n_turns=6 n_news=1 n_role_pairs=1 {RATING} judge_unit=dialogue weights=[1,0,0,0] score_scale=raw "
         "theta0=0.2 centring=none top_k=1",
     ),
+    "chats of one's own, with summaries": ("authored", "dialogues=own_chats.jsonl judges=[]"),
     "a gate that never opens": (
         "authored", "strategies='[greedy, random, learned]' judges=[] theta0=99 n_dialogues=4",
     ),
