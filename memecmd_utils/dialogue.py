@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import BaseModel
 
 from memecmd_utils import files, library, schemas, statistics
 from memecmd_utils.files import StageOutputError, paths
@@ -299,15 +298,7 @@ def history_text(lines: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name}：{text}" for name, text in lines)
 
 
-def _request(
-    task: Task,
-    dialogue_id: str,
-    turn: int,
-    text: str,
-    profile: Profile,
-    sampling: Sampling,
-    schema: type[BaseModel] | None = None,
-) -> Request:
+def _request(task: Task, dialogue_id: str, turn: int, text: str, profile: Profile, **more: Any) -> Request:
     # What all agents share comes first, so that an endpoint can reuse the growing prefix. The examples are
     # messages of their own: a small model takes one inside the prompt for a part of the chat.
     system, examples = prompts.render("chat_system"), prompts.render_examples("chat_examples")
@@ -315,9 +306,8 @@ def _request(
         task=task,
         subject=f"{dialogue_id}/{turn}",
         messages=prompts.messages(text, system, examples),
-        sampling=sampling,
         seed=_seed(task, dialogue_id, turn, profile),
-        reply_schema=schema,
+        **more,
     )
 
 
@@ -354,7 +344,7 @@ def utterance_request(start: schemas.ColdStart, earlier: Sequence[str], profile:
     extra = _against_loops(profile, allowed_length=2)
     max_tokens = max(60, 2 * max_chars + 10)  # a character may take two tokens
     sampling = Sampling(temperature=0.9, presence_penalty=0.6, max_tokens=max_tokens, extra=extra)
-    return _request("utterance", start.dialogue_id, turn, text, profile, sampling)
+    return _request("utterance", start.dialogue_id, turn, text, profile, sampling=sampling)
 
 
 def summary_request(context: Context, profile: Profile) -> Request:
@@ -369,7 +359,8 @@ def summary_request(context: Context, profile: Profile) -> Request:
     text = prompts.render("summary", speaker=speaker, history=history)
     extra = _against_loops(profile, allowed_length=6)  # names of six tokens may recur
     sampling = Sampling(temperature=0.3, max_tokens=300, extra=extra)
-    return _request("summary", context.chat, context.turn, text, profile, sampling, schemas.SummaryReply)
+    how = {"sampling": sampling, "reply_schema": schemas.SummaryReply}
+    return _request("summary", context.chat, context.turn, text, profile, **how)
 
 
 # --- The dialogues (Eq. 4-6, 15, 17)

@@ -5,6 +5,7 @@ Both say something of each of the `DIMENSIONS`, whose words stand in `prompts/ju
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,28 +76,22 @@ class Judge(NamedTuple):
     """A judge of a run's profile that can be asked."""
 
     run: Run
-    number: int
     chat: Chat
     name: str
-
-    @property
-    def kind(self) -> Literal["yes_no", "rating"]:
-        """What it is asked for: yes or no, or numbers."""
-        return self.run.profile.evaluation.judges[self.number].kind
-
-    @property
-    def sees(self) -> bool:
-        """Whether it reads screenshots; else a rating judge reads a transcript."""
-        is_model = self.run.profile.evaluation.judges[self.number].llm == "openai"
-        return self.kind == "rating" and is_model and self.run.endpoint("judge", self.number).vision
+    kind: Literal["yes_no", "rating"]
+    sees: bool = False
+    """Whether it reads screenshots; else a rating judge reads a transcript."""
 
 
 @contextmanager
 def open_judge(run: Run, number: int, before: Sequence[str]) -> Iterator[Judge]:
     """Open a judge of the profile; where one of the names `before` is its own, it is numbered."""
+    judge = run.profile.evaluation.judges[number]
     with run.chat("judge", "evaluation", number) as chat:
-        name = f"{chat.backend.model.name} {run.profile.evaluation.judges[number].kind}"
-        yield Judge(run, number, chat, f"{name} {number + 1}" if name in before else name)
+        name = f"{chat.backend.model.name} {judge.kind}"
+        name = f"{name} {number + 1}" if name in before else name
+        sees = judge.kind == "rating" and judge.llm == "openai" and run.endpoint("judge", number).vision
+        yield Judge(run, chat, name, judge.kind, sees)
 
 
 def ask(shown: Mapping[tuple, Excerpt], judge: Judge, dialogues: Sequence[Dialogue]) -> dict[tuple, Answer]:
@@ -190,28 +185,29 @@ async def ask_yes_no(pairs: Sequence[tuple[Query, Meme]], chat: Chat, label: str
 
 async def _ask_centred(shown: Sequence[Excerpt], judge: Judge, dialogues: Sequence[Dialogue]) -> list[Answer]:
     """The questions about each meme, centred by its mean over held-out contexts."""
-    split, contexts = halves(dialogues), held_out_contexts(dialogues, judge.run.profile)
+    half, contexts = halves(dialogues), held_out_contexts(dialogues, judge.run.profile)
     pairs = [
         (Query(excerpt.dialogue, turn), meme) for excerpt in shown for turn, meme in excerpt.memes.items()
     ]
-    model = judge.chat.backend.model.name
-    at_home = await ask_yes_no(pairs, judge.chat, f"{model}: placed memes")
-    memes = {meme.meme_id: meme for _, meme in pairs}
-    needed = [(split[context.dialogue.dialogue_id], meme.meme_id) for context, meme in pairs]
+    places = [(half[context.dialogue.dialogue_id], meme.meme_id) for context, meme in pairs]
+    memes = {place: meme for place, (_, meme) in zip(places, pairs, strict=True)}
     # Memes of one context come one after another, so that a server can reuse the context's prefix.
     held_out = [
         (context, place)
-        for half in "ab"
-        for context in contexts[half]
-        for place in sorted(set(needed))
-        if place[0] == half
+        for of_half, chosen in contexts.items()
+        for context in chosen
+        for place in sorted(memes)
+        if place[0] == of_half
     ]
-    asked = [(context, memes[name]) for context, (_, name) in held_out]
-    answers = await ask_yes_no(asked, judge.chat, f"{model}: elsewhere")
-    elsewhere: dict[tuple[str, str], list[Scores | str]] = {}
-    for (_, place), p in zip(held_out, answers, strict=True):
-        elsewhere.setdefault(place, []).append(p)
-    return [_centred(p, elsewhere[place]) for p, place in zip(at_home, needed, strict=True)]
+    model = judge.chat.backend.model.name
+    at_home = await ask_yes_no(pairs, judge.chat, f"{model}: placed memes")
+    asked = [(context, memes[place]) for context, place in held_out]
+    elsewhere = defaultdict(list)
+    for (_, place), p in zip(
+        held_out, await ask_yes_no(asked, judge.chat, f"{model}: elsewhere"), strict=True
+    ):
+        elsewhere[place].append(p)
+    return [_centred(p, elsewhere[place]) for p, place in zip(at_home, places, strict=True)]
 
 
 def _centred(p: Scores | str, elsewhere: Sequence[Scores | str]) -> Answer:
@@ -376,9 +372,7 @@ def rate(
     names: list[str] = []
     for number in range(len(run.profile.evaluation.judges)):
         with open_judge(run, number, names) as judge:
-            by_meme = judge.kind == "yes_no" or run.profile.evaluation.judge_unit == "meme"
-            chosen = to_judge(placements, run.profile) if by_meme else placements
-            ratings += rate_with(judge, chosen, dialogues, memes)
+            ratings += rate_with(judge, placements, dialogues, memes)
             names.append(judge.name)
     run.save(ratings, Rating)  # what has no recorded answer is counted from there
     return ratings
@@ -408,7 +402,7 @@ def rate_with(
             spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in whole)
             calls += [((*key, n), shown, n) for n, shown in spans if shown]
     else:
-        calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in placements]
+        calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in to_judge(placements, profile)]
     excerpts = {
         key: Excerpt(dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
         for key, shown, n in sorted(calls, key=lambda call: call[0])
@@ -439,9 +433,6 @@ def rate_with(
 KINDS = ("fitting", "random", "hard negative")
 CLEARLY_FITS = 1.5
 """Mean grade from which a meme stands for what a judge should like."""
-TURNS_PER_DIALOGUE = 2
-
-
 ITEM = ["kind", "dialogue_id", "turn", "meme_id"]
 """Columns of an item: a meme at a turn, and what the ground truth says of it."""
 
@@ -458,25 +449,23 @@ def draw_items(data: Turns) -> pd.DataFrame:
     if not wanted or not data.split.truth.grades:
         return pd.DataFrame(columns=ITEM)
     # A comparison with nan is false: what nobody graded neither fits nor is a hard negative.
-    clearly, fit, refused = data.grades >= CLEARLY_FITS, fits(data.grades), data.grades == 0
-    columns: dict[int, dict[str, np.ndarray]] = {}  # by row, those of the memes that could serve
+    clearly, refused = data.grades >= CLEARLY_FITS, data.grades == 0
+    somewhere = np.zeros_like(clearly)  # at any turn: what clearly fits this one was not refused here
+    for rows in data.rows_of.values():
+        somewhere[rows] = clearly[rows].any(axis=0)
+    could = dict(zip(KINDS, (clearly, ~fits(data.grades), somewhere & refused), strict=True))
+    able = np.all([memes.any(axis=1) for memes in could.values()], axis=0)
     chosen: list[tuple[int, float, int]] = []  # which of its dialogue's turns, a lot, the row
     for name, rows in data.rows_of.items():
-        somewhere = clearly[rows].any(axis=0)  # at any turn: what clearly fits this one was not refused here
-        for row in rows.tolist():
-            kinds = clearly[row], ~fit[row], somewhere & refused[row]
-            columns[row] = dict(zip(KINDS, map(np.flatnonzero, kinds), strict=True))
         rng = statistics.rng(data.profile.seed, "judge items", name)
-        able = [row for row in rows.tolist() if all(map(len, columns[row].values()))]
-        drawn = [able[i] for i in rng.permutation(len(able))[:TURNS_PER_DIALOGUE]]
+        drawn = rng.permutation(rows[able[rows]])[:2].tolist()
         lot = float(rng.random())
         chosen += [(place, lot, row) for place, row in enumerate(drawn)]
     items = []
     for row in sorted(row for _, _, row in sorted(chosen)[:wanted]):
-        for kind in KINDS:
+        for kind, memes in could.items():
             rng = statistics.rng(data.profile.seed, "judge item", kind, *data.keys[row])
-            meme = columns[row][kind][rng.integers(len(columns[row][kind]))]
-            items.append((kind, *data.keys[row], data.meme_ids[meme]))
+            items.append((kind, *data.keys[row], data.meme_ids[rng.choice(np.flatnonzero(memes[row]))]))
     return pd.DataFrame(items, columns=ITEM)
 
 
@@ -534,18 +523,15 @@ def trust(scores: pd.DataFrame) -> pd.DataFrame:
     """A row a judge and reading: how far each deserves trust (columns `TRUST`); empty without answers."""
     rows = []
     for (judge, reading), group in scores.groupby(["judge", "reading"], sort=False):
-        of_kind = {kind: list(zip(part["dialogue_id"], part["score"], strict=True))
-                   for kind, part in group.dropna(subset=["score"]).groupby("kind")}  # fmt: skip
-        row = {
-            "judge": judge,
-            "reading": reading,
-            "turns": len(group[["dialogue_id", "turn"]].drop_duplicates()),
-            "dialogues": group["dialogue_id"].nunique(),
-            "unscored": int(group["score"].isna().sum()),
-        }
-        for column, kind in (("AUC random", "random"), ("AUC hard", "hard negative")):
-            row[column] = statistics.cluster_auc(of_kind.get("fitting", []), of_kind.get(kind, []))
-        rows.append({**row, "verdict": verdict(reading, row["AUC random"], row["AUC hard"])})
+        scored = group.dropna(subset=["score"]).groupby("kind")
+        of_kind = {kind: list(zip(part["dialogue_id"], part["score"], strict=True)) for kind, part in scored}
+        random, hard = (
+            statistics.cluster_auc(of_kind.get("fitting", []), of_kind.get(kind, [])) for kind in KINDS[1:]
+        )
+        turns, dialogues = len(group.groupby(["dialogue_id", "turn"])), group["dialogue_id"].nunique()
+        unscored = int(group["score"].isna().sum())
+        told = verdict(reading, random, hard)
+        rows.append((judge, reading, turns, dialogues, unscored, random, hard, told))
     return pd.DataFrame(rows, columns=list(TRUST))
 
 

@@ -164,14 +164,6 @@ async def choice_at(context: Context, asked: Request, chat: Chat, profile: Profi
     return Choice(meme_id=chosen, reason=answer.value.reason, place=number, **about)
 
 
-def best_ids(
-    index: MemeIndex, queries: np.ndarray, weights: Sequence[float], profile: Profile
-) -> list[list[str]]:
-    """The memes that come into question at every turn by id, the best first; none where it is not ranked."""
-    ranking = retrieval.top_k(index, queries, weights, profile.retrieval.rerank_k + SPARE)
-    return [[index.meme_ids[meme] for meme in row if meme >= 0] for row in ranking.memes.tolist()]
-
-
 def rank_chats(
     scored: Sequence[ScoredDialogue],
     index: MemeIndex,
@@ -184,7 +176,8 @@ def rank_chats(
     """
     relations = {scenario.scenario_id: scenario.relationship for scenario in scenarios}
     queries = np.concatenate([item.queries for item in scored])
-    best = iter(best_ids(index, queries, profile.retrieval.weights, profile))
+    ranking = retrieval.top_k(index, queries, profile.retrieval.weights, profile.retrieval.rerank_k + SPARE)
+    best = ([index.meme_ids[meme] for meme in row if meme >= 0] for row in ranking.memes.tolist())
     chats = []
     for item in scored:
         dialogue, lines = item.dialogue, item.dialogue.lines

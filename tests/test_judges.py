@@ -81,9 +81,8 @@ def yes(p: float) -> Reply:
 
 
 def rated(kind: str, chat: Chat, placements, dialogues, **changes):
-    profile = made_up.profile(judges=[settings.Judge(kind=kind)], **changes)
-    judge = Judge(SimpleNamespace(profile=profile), 0, chat, "judge")
-    return judges.rate_with(judge, placements, dialogues, MEMES)
+    run = SimpleNamespace(profile=made_up.profile(**changes))
+    return judges.rate_with(Judge(run, chat, "judge", kind), placements, dialogues, MEMES)
 
 
 def rate_yes_no(placements, answer):
