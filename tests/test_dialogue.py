@@ -219,11 +219,10 @@ def test_a_line_that_breaks_a_rule_is_told_so_at_once_and_with_another_seed() ->
     answer = llm_chat.run(dialogue.answer_turn(START, SAID[:1], Chat(backend), PROFILE))
     first, *later = backend.requests
     assert (answer.value, answer.attempts) == ("好，那就走吧", 3)
-    for number, (request, said) in enumerate(
-        zip(later, (SAID[0], "天天都说第一句话啊"), strict=True), start=1
-    ):
-        assert request.seed == first.seed + number and request.messages[:-2] == first.messages
-        assert request.messages[-2].text == said and "天天" in request.messages[-1].text
+    assert [request.seed - first.seed for request in later] == [1, 2]
+    for request, said in zip(later, (SAID[0], "天天都说第一句话啊"), strict=True):
+        *asked, shown, told = request.messages
+        assert asked == first.messages and shown.text == said and "天天" in told.text
 
 
 # --- dialogues
@@ -244,8 +243,8 @@ def produce(folder: Path, backend, starts, profile: Profile = PROFILE):
 
 def test_what_a_dialogue_says_of_itself(tmp_path: Path) -> None:
     (made,), _ = produce(tmp_path, ScriptedBackend(scripted), [START])
-    places = [[(part.turn, part.speaker) for part in parts] for parts in (made.turns, made.summaries)]
-    assert places == [[(1, "A"), (2, "B"), (3, "A"), (4, "B")], [(2, "B"), (3, "A"), (4, "B")]]
+    turns, summaries = ([f"{part.turn}{part.speaker}" for part in of] for of in (made.turns, made.summaries))
+    assert turns == ["1A", "2B", "3A", "4B"] and summaries == turns[1:]
     assert made.complete and made.title == "题" and made.source == "scripted"
     for turn in made.turns:
         phase = f"utterance_{phase_of(turn.turn)}"
@@ -268,12 +267,10 @@ def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(bad, rea
     assert [turn.text for turn in left.turns] == SAID[:2]
     assert files.read_jsonl(tmp_path / "unfinished.jsonl", schemas.Unfinished) == [left]
     before = (tmp_path / "dialogues.jsonl").read_bytes()
-    with pytest.raises(
-        StageOutputError, match=f"no dialogue came to its end; the first: d2, turn 3: {reason}"
-    ):
-        produce(tmp_path, backend, starts[1:2])
-    with pytest.raises(StageOutputError, match=f"the first: d2, turn 3: {reason}"):  # no start could be had
-        llm_chat.run(dialogue.generate([], Chat(backend), PROFILE, tmp_path, [left]))
+    told = f"no dialogue came to its end; the first: d2, turn 3: {reason}"
+    for again, never in ((starts[1:2], []), ([], [left])):  # it cannot be held, or no start could be had
+        with pytest.raises(StageOutputError, match=told):
+            llm_chat.run(dialogue.generate(again, Chat(backend), PROFILE, tmp_path, never))
     assert (tmp_path / "dialogues.jsonl").read_bytes() == before, "an older file stays"
 
 
@@ -295,18 +292,12 @@ def test_a_summary_that_cannot_be_used_is_kept_as_unscored(tmp_path: Path) -> No
 # --- one's own dialogues
 
 
-def own_file(folder: Path) -> Path:
-    """A file with a chat of six turns; it has summaries of turns 3 to 6."""
-    turns = [{"speaker": "小美阿强"[n % 2 * 2 :][:2], "text": text} for n, text in enumerate(SAID[:6])]
-    summaries = [{"turn": turn, **SUMMARY} for turn in range(3, 7)]
-    path = folder / "my chats.jsonl"
-    chat = {"dialogue_id": "chat-0", "turns": turns, "summaries": summaries}
-    path.write_text(dumps(chat) + "\n", encoding="utf-8")
-    return path
-
-
 def test_the_model_sums_up_what_the_file_leaves_out(tmp_path: Path) -> None:
-    profile = Profile(name="p").replace(dialogues=str(own_file(tmp_path)), llm="local")
+    turns = [{"speaker": "小美阿强"[n % 2 * 2 :][:2], "text": text} for n, text in enumerate(SAID[:6])]
+    chat = {"dialogue_id": "chat-0", "turns": turns}
+    chat["summaries"] = [{"turn": turn, **SUMMARY} for turn in range(3, 7)]
+    (tmp_path / "my chats.jsonl").write_text(dumps(chat), encoding="utf-8")
+    profile = Profile(name="p").replace(dialogues=str(tmp_path / "my chats.jsonl"), llm="local")
     given, _ = chats.load_dialogues(profile)
     backend = ScriptedBackend(scripted)
     (made,), _ = produce(tmp_path, backend, given)

@@ -21,9 +21,9 @@ from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.statistics import Estimate
 
-DIALOGUE = made_up.dialogue()
-
-
+NAMES = ("n1", "n2", "n3", "n4")
+DIALOGUES = {name: made_up.dialogue(name) for name in NAMES}
+LONG = {name: made_up.dialogue(name, tuple(f"{name} {t}" for t in range(1, 19))) for name in NAMES[:2]}
 MEMES = {name: made_up.meme(name).model_copy(update={"text": f"字{name}"}) for name in ("m1", "m2")}
 
 
@@ -49,27 +49,16 @@ def test_p_yes_is_the_share_of_yes_or_no_reading_where_something_else_is_likelie
         assert judges.p_yes(reply) == pytest.approx(p, abs=1e-4)
 
 
-def item(n_turns: int = 6, memes=MEMES) -> judges.Excerpt:
-    return judges.Excerpt(DIALOGUE, {2: memes["m1"], 5: memes["m2"]}, n_turns)
-
-
 def test_a_rating_prompt_tells_memes_in_words_and_numbers_them() -> None:
     wordless = MEMES["m2"].model_copy(update={"text": "", "picture_note": "一只猫翻白眼"})
-    told = judges.rating_request(item(memes=MEMES | {"m2": wordless}), 1).messages[0].text
-    assert "［表情包1：字m1］" in told and "［表情包2：一只猫翻白眼］" in told and "没有字的写画面" in told
-    one = judges.Excerpt(DIALOGUE, {2: MEMES["m1"]}, 6)
+    two, one = ({2: MEMES["m1"], 5: wordless}, {2: MEMES["m1"]})
     picture = Image(image_id="spec", load=lambda: "")
-    asked = [judges.rating_request(excerpt, 1, picture).messages[0].text for excerpt in (item(), one)]
-    assert "按出现顺序编号为1到2。" in asked[0] and "其中有1张表情包，编号为1。" in asked[1]
-
-
-NAMES = ("n1", "n2", "n3", "n4")
-
-
-DIALOGUES = {name: made_up.dialogue(name) for name in NAMES}
-
-
-LONG = {name: made_up.dialogue(name, tuple(f"{name} {t}" for t in range(1, 19))) for name in NAMES[:2]}
+    told, seen, alone = (
+        judges.rating_request(judges.Excerpt(DIALOGUES["n1"], memes, 6), 1, image).messages[0].text
+        for memes, image in ((two, None), (two, picture), (one, picture))
+    )
+    assert "［表情包1：字m1］" in told and "［表情包2：一只猫翻白眼］" in told and "没有字的写画面" in told
+    assert "按出现顺序编号为1到2。" in seen and "其中有1张表情包，编号为1。" in alone
 
 
 def placed(name: str, turn: int, meme_id: str = "m1", strategy: str = "greedy"):
@@ -102,14 +91,10 @@ def where(request) -> tuple[str, int, str]:
 
 def test_scores_are_centred_by_hand() -> None:
     """p(yes) at home .8, elsewhere .5: each dimension 50 (1 + .8 - .5) = 65, overall 65, raw 80."""
-    got = rate_yes_no([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
-    assert [getattr(got[0], k) for k in DIMENSIONS] == pytest.approx([65] * 5, abs=0.01)
-    assert (got[0].overall, got[0].raw, got[0].unscored) == (
-        pytest.approx(65, abs=0.01),
-        pytest.approx(80, abs=0.01),
-        "",
-    )
-    assert (got[0].judge_unit, got[0].judge, got[0].source) == ("meme", "judge", "scripted")
+    (got,) = rate_yes_no([placed("n1", 3)], lambda r: yes(0.8 if where(r)[:2] == ("n1", 3) else 0.5))
+    scores = [got.overall, got.raw, *(getattr(got, name) for name in DIMENSIONS)]
+    assert scores == pytest.approx([65, 80] + [65] * 5, abs=0.01) and got.unscored == ""
+    assert (got.judge_unit, got.judge, got.source) == ("meme", "judge", "scripted")
 
 
 def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> None:
@@ -123,11 +108,11 @@ def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> No
 
 
 def test_contexts_come_from_the_other_half() -> None:
-    split = halves(list(DIALOGUES.values()))
-    contexts = judges.held_out_contexts(list(DIALOGUES.values()), made_up.profile(judge_contexts=7))
+    dialogues = list(DIALOGUES.values())
+    contexts = judges.held_out_contexts(dialogues, made_up.profile(judge_contexts=7))
     for half, places in contexts.items():
-        assert len(places) == 7
-        assert all(split[place.dialogue.dialogue_id] != half and place.turn >= 2 for place in places)
+        assert len(places) == 7 and all(place.turn >= 2 for place in places)
+        assert all(halves(dialogues)[place.dialogue.dialogue_id] != half for place in places)
 
 
 def n_memes(request) -> int:
@@ -166,13 +151,16 @@ def test_a_score_is_replayed_as_the_full_run_gave_it_or_not_at_all(tmp_path) -> 
     assert (lacking.overall, lacking.unscored) == (None, "unrecorded: no recorded answer")
 
 
+def of_greedy(got) -> list:
+    return [(r.n_turns, r.turn, r.overall) for r in got if (r.dialogue_id, r.strategy) == ("n1", "greedy")]
+
+
 def test_one_call_per_dialogue_strategy_and_length_with_the_memes_shown() -> None:
     got, requests = rate_chats(numbers, judge_unit="dialogue", n_turns=18)
     calls = sorted((r.subject, n_memes(r)) for r in requests)
     greedy, random = [("n1/6", 1), ("n1/12", 2), ("n1/18", 3)], [("n1/6", 1), ("n1/12", 1), ("n1/18", 1)]
     assert calls == sorted([*greedy, *random, ("n2/18", 1)])  # nothing to rate in n2 before turn 16
-    mine = [(r.n_turns, r.turn, r.overall) for r in got if (r.dialogue_id, r.strategy) == ("n1", "greedy")]
-    assert mine == [(6, 3, 10), (12, 3, 10), (12, 8, 20), (18, 3, 10), (18, 8, 20), (18, 14, 30)]
+    assert of_greedy(got) == [(6, 3, 10), (12, 3, 10), (12, 8, 20), (18, 3, 10), (18, 8, 20), (18, 14, 30)]
     assert {r.judge_unit for r in got} == {"dialogue"}
     with pytest.raises(UnusableReply, match="not the numbers asked for: 3"):
         judges.read_ratings(Reply(text=numbers(requests[0])), 3)
@@ -186,8 +174,7 @@ def test_a_chat_gets_one_score_which_all_its_memes_have() -> None:
     got, requests = rate_chats(lambda _: answer, judge_unit="chat", n_turns=[6, 18])
     assert sorted(r.subject for r in requests) == ["n1/18", "n1/18", "n2/18"]
     assert "给整段聊天打一个总分" in requests[0].messages[0].text
-    mine = [(r.n_turns, r.turn, r.overall) for r in got if (r.dialogue_id, r.strategy) == ("n1", "greedy")]
-    assert mine == [(18, 3, 87.5), (18, 8, 87.5), (18, 14, 87.5)]
+    assert of_greedy(got) == [(18, 3, 87.5), (18, 8, 87.5), (18, 14, 87.5)]
 
 
 def scripted_run(folder: Path, profile, chat_of) -> runs.Run:
@@ -207,23 +194,21 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(vision, t
     monkeypatch.setattr(judges, "encode", lambda picture: b"\xff\xd8jpeg")
     url = "data:image/jpeg;base64,/9hqcGVn"
 
-    class Seeing(ScriptedBackend):
-        async def complete(self, request):
-            assert [image.load() for image in request.messages[0].images] == [url] * vision
-            return await super().complete(request)
+    def answer(request):
+        assert [image.load() for image in request.messages[0].images] == [url] * vision
+        return json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})
 
-    def rate(*backends) -> list:
-        each = {"judges": [settings.Judge(kind="rating", llm="openai")] * len(backends)}
-        seeing = {"judges": [{"model": "m", "vision": vision}] * len(backends)}
-        chats = [Chat(backend, Recordings("s", [tmp_path], tmp_path)) for backend in backends]
+    def rate(*replies) -> list:
+        each = {"judges": [settings.Judge(kind="rating", llm="openai")] * len(replies)}
+        seeing = {"judges": [{"model": "m", "vision": vision}] * len(replies)}
+        chats = [Chat(ScriptedBackend(reply), Recordings("s", [tmp_path], tmp_path)) for reply in replies]
         run = scripted_run(tmp_path, made_up.profile(**each, endpoints=seeing), chats.__getitem__)
-        dialogues = {"news-made-1": made_up.dialogue()}
-        return judges.rate(run, [made_up.placement(2, "m1")], dialogues, {"m1": made_up.meme("m1")})
+        return judges.rate(run, [made_up.placement(2, "m1", dialogue_id="n1")], DIALOGUES, MEMES)
 
-    (first,) = rate(Seeing([json.dumps({"ratings": [{"meme": 1, **dict.fromkeys(DIMENSIONS, 40)}]})]))
+    (first,) = rate(answer)
     assert (first.overall, first.judge) == (40, "scripted rating") and len(drawn) == vision
-    assert rate(Seeing([])) == [first] and len(drawn) == vision, "not to be replayed"
-    both = rate(Seeing([]), Seeing([]))
+    both = rate([], [])
+    assert both[0] == first and len(drawn) == vision, "not to be replayed"
     assert [r.judge for r in both] == ["scripted rating", "scripted rating 2"], "two judges are not pooled"
 
 
