@@ -173,7 +173,7 @@ def _rows(release: Release, name: str, *keys: str) -> list[dict[str, Any]]:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ReleaseUnreadable(f"{name} is no whole JSON file ({error}): fetch it again") from error
-    for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
+    for number, row in enumerate(rows if isinstance(rows, list) else [None], start=1):
         absent = [key for key in keys if key not in row] if isinstance(row, dict) else list(keys)
         if absent:
             raise ReleaseUnreadable(f"{name}: object {number} has no {', '.join(map(repr, absent))}")
@@ -239,11 +239,12 @@ def _dialogue(name: str, part: Set, row: Any, summaries: Sequence[Summary]) -> D
 def _placements(release: Release, name: str, row: Any, strategy: str) -> Iterator[Placement]:
     """The memes of a dialogue: a line `B:file.jpg` stands before its speaker's line `B: text`."""
     turn, waiting = 0, []
+    said = [text.strip() for text in row["content"]]
     for line in row["full_dialog"]:
         speaker, _, words = line.partition(":")
         if words.startswith(" "):
             turn += 1
-            if words.strip() != row["content"][turn - 1].strip() or speaker != speaker_of(turn):
+            if [words.strip()] != said[turn - 1 : turn] or speaker != speaker_of(turn):
                 raise ReleaseUnreadable(
                     f"{name} ({strategy}): line {line!r} is not turn {turn} of its content"
                 )
@@ -258,10 +259,8 @@ def _placements(release: Release, name: str, row: Any, strategy: str) -> Iterato
         else:
             waiting = [words]
     release.notes["meme lines after the last text"] += len(waiting)
-    if turn != len(row["content"]):
-        raise ReleaseUnreadable(
-            f"{name} ({strategy}): {turn} lines of text, {len(row['content'])} in content"
-        )
+    if turn != len(said):
+        raise ReleaseUnreadable(f"{name} ({strategy}): {turn} lines of text, {len(said)} in content")
 
 
 def _read_scores(release: Release, part: Set, strategy: str, rows: Sequence[Any], ids: Sequence[str]) -> None:
@@ -306,33 +305,26 @@ def _summaries(release: Release, part: Set, rows: Sequence[Any]) -> list[list[Su
     The release counts turns from 0. Its ids of role dialogues repeat, and its records interleave, so the k-th
     summary of an id and turn belongs to the k-th dialogue of that id, in the order of the files.
     """
-    written = {}
+    written = defaultdict(list)
     for row in _rows(release, part.file("summarised"), "dialog_id", "turn", *SUMMARY.values()):
-        written.setdefault((row["dialog_id"], row["turn"] + 1), []).append(row)
-    spoken = list(_rows(release, part.file("spoken"), "dialog_id", "content")) if written else []
-    # Dialogues with memes have ids of their own, in the same order.
-    names = [row["dialog_id"] for row in spoken]
-    if written and [row["content"] for row in spoken] != [row["content"] for row in rows]:
-        names = [row["dialog_id"] for row in rows]
+        written[row["dialog_id"], row["turn"] + 1].append(row)
+    spoken = _rows(release, part.file("spoken"), "dialog_id", "content") if written else []
+    is_same = [row["content"] for row in spoken] == [row["content"] for row in rows]
+    if written and not is_same:
         release.notes[f"{part}: dialogues without memes are others than those with memes"] += 1
-    places = defaultdict(list)
-    for place, name in enumerate(names):
-        places[name].append(place)
-    out: list[list[Summary]] = []
-    taken: Counter[tuple[str, int]] = Counter()
-    for place, row in enumerate(rows):
-        mine = []
+    # Dialogues with memes have ids of their own, in the same order.
+    names = [row["dialog_id"] for row in (spoken if is_same else rows)]
+    of_name, before, out = Counter(names), Counter[str](), list[list[Summary]]()
+    for name, row in zip(names, rows, strict=True):
+        out.append([])
         for turn in range(2, len(row["content"]) + 1):
-            key = (names[place] if place < len(names) else "", turn)
-            given = written.get(key, [])
-            # Not one for each dialogue of this id: which is whose cannot be told.
-            values, why = dict.fromkeys(SUMMARY, ""), "the release has no summary of this turn"
-            if len(given) == len(places[key[0]]) > taken[key]:
-                values, why = {own: given[taken[key]][theirs] for own, theirs in SUMMARY.items()}, ""
-            mine.append(
-                Summary(turn=turn, speaker=speaker_of(turn), source=GENERATOR, unscored=why, **values)
-            )
-            taken[key] += 1
-        out.append(mine)
-    release.notes["turns without a summary"] += sum(bool(s.unscored) for mine in out for s in mine)
+            given, values = written[name, turn], dict.fromkeys(SUMMARY, "")
+            # Else not one for each dialogue of this id: which is whose cannot be told.
+            if is_known := 0 < len(given) == of_name[name]:
+                values = {own: given[before[name]][theirs] for own, theirs in SUMMARY.items()}
+            why = "" if is_known else "the release has no summary of this turn"
+            about = Summary(turn=turn, speaker=speaker_of(turn), source=GENERATOR, unscored=why, **values)
+            out[-1].append(about)
+            release.notes["turns without a summary"] += not is_known
+        before[name] += 1
     return out

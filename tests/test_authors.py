@@ -50,6 +50,7 @@ def change(path: Path, old: str, new: str) -> None:
         (ROLE.file("placed", "random"), "0第1句", "0第9句", "differ from those of the other"),
         (NEWS.file("judged", "sampling"), "]", "", "no whole JSON file"),
         (ROLE.file("placed", "greedy"), "B:a.jpg", "A: a.jpg", "is not turn 2"),
+        (ROLE.file("placed", "greedy"), '"A: 0第5句"', '"A: 0第5句", "B: 0第6句"', "is not turn 7"),
     ],
 )  # fmt: skip
 def test_a_file_of_another_form_is_one_sentence(
