@@ -30,53 +30,52 @@ Memes = Mapping[Any, Mapping[str, Any]]
 
 @dataclass
 class Table:
-    """A CSV file by its cells; records above the header are kept, too."""
+    """A CSV file by its cells, without columns of an earlier insertion; records above the header are kept."""
 
     rows: list[list[str]]
     delimiter: str
-    head: int = 0
-    """Which record is the header."""
     fault: str = ""
     """What is wrong where the file can no longer be split into records."""
+    head: int = 0
+    """Which record is the header."""
+    has_memes: bool = False
+    """Whether an earlier insertion wrote it."""
 
     def line(self, number: int) -> int:
         """The line of the file, from 1, with which a record begins."""
         return number + 1 + sum(cell.count("\n") for row in self.rows[:number] for cell in row)
 
-    @property
-    def has_memes(self) -> bool:
-        """Whether an earlier insertion wrote it."""
-        return MARKS.issubset(self.rows[self.head])
-
-    def columns(self) -> list[int]:
-        """Positions of the columns that no earlier insertion wrote."""
-        ours = MEME_COLUMNS if self.has_memes else ()
-        return [place for place, name in enumerate(self.rows[self.head]) if name not in ours]
+    def with_header(self, number: int) -> "Table":
+        """The table under the header that a record is."""
+        names = [name.strip() for name in self.rows[number]]
+        has_memes = MARKS.issubset(names)
+        ours = [at for at, name in enumerate(names) if has_memes and name in MEME_COLUMNS]
+        below = [[cell for at, cell in enumerate(row) if at not in ours] for row in self.rows[number + 1 :]]
+        head = [name for at, name in enumerate(names) if at not in ours]
+        return Table([*self.rows[:number], head, *below], self.delimiter, self.fault, number, has_memes)
 
     def records(self) -> list[tuple[int, dict[str, str]]]:
         """Place, and cells by column, of every row below the header that is not blank."""
-        records, names, columns = [], self.rows[self.head], self.columns()
+        records, names = [], self.rows[self.head]
         for number, row in enumerate(self.rows[self.head + 1 :], start=self.head + 1):
-            if len(row) > len(names) and any(cell.strip() for cell in row):
+            is_blank = not any(cell.strip() for cell in row)
+            if len(row) > len(names) and not is_blank:
                 raise ChatError(
                     f"line {self.line(number)}: {len(row)} cells under {len(names)} columns; a text that "
                     f"holds {self.delimiter!r} must stand in double quotes"
                 )
-            if any(cell.strip() for cell in row):
-                records.append((number, {names[at]: row[at] for at in columns if at < len(row)}))
+            records += [] if is_blank else [(number, dict(zip(names, row, strict=False)))]
         return records
 
     def with_memes(self, memes: Memes) -> str:
         """The text of the table with `MEME_COLUMNS` at the end of each row."""
-        columns, out = self.columns(), io.StringIO(newline="")
+        out, width = io.StringIO(newline=""), len(self.rows[self.head])
         writer = csv.writer(out, delimiter=self.delimiter, lineterminator="\n")
         for number, row in enumerate(self.rows):
-            if number < self.head or not row:
-                writer.writerow(row)
-                continue
-            kept = [row[place] if place < len(row) else "" for place in columns]
-            values = [memes.get(number, {}).get(name) for name in MEME_COLUMNS]
-            writer.writerow([*kept, *(MEME_COLUMNS if number == self.head else values)])
+            meme = memes.get(number, {})
+            values = MEME_COLUMNS if number == self.head else [meme.get(name) for name in MEME_COLUMNS]
+            is_kept = number < self.head or not row  # a title, a blank line
+            writer.writerow(row if is_kept else [*row[:width], *[""] * (width - len(row)), *values])
         return out.getvalue()
 
 

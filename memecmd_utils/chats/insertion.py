@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from markupsafe import Markup
@@ -57,7 +58,7 @@ def insert_file(
     library = search.open_library(run, asking)
     before = runs.spent(asking).total("usd")
     dialogues, writers = _summed_up(export.chats, lacking, asking, run.name, strategy == LEARNED)
-    placements, choices = _place(export.chats, dialogues, library, strategy, asking)
+    placements, choices = _place(export.chats, dialogues, library, strategy)
     usd = runs.spent(asking).total("usd") - before
     about = (
         f"{counted(len(placements), 'meme')} ({len({p.meme_id for p in placements}):,} different) in "
@@ -72,15 +73,8 @@ def insert_file(
 
 # --- what may be overwritten, and what is written
 
-
-def _beside(target: Path) -> tuple[Path, Path]:
-    """The page and the folder of pictures of an output."""
-    return target.with_suffix(".html"), target.with_name(target.stem + formats.PICTURES)
-
-
-def _mark(target: Path) -> Markup:
-    """What stands in the source of the page that is written beside `target`."""
-    return Markup('data-out="{}"').format(target.name)
+MARK = 'data-out="{}"'
+"""What stands in the source of the page that is written beside an output, with the output's name."""
 
 
 def _check_output(source: Path, target: Path, export: Export, given: Mapping[str, str]) -> None:
@@ -89,9 +83,10 @@ def _check_output(source: Path, target: Path, export: Export, given: Mapping[str
         raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
     if target.exists() and target.samefile(source):
         raise ChatError(f"OUT is the file that IN names, {source.name}: name another, it would be lost")
-    page, pictures = _beside(target)
+    page, pictures = target.with_suffix(".html"), target.with_name(target.stem + formats.PICTURES)
     there = [path for path in (target, page, pictures) if path.exists()]
-    has_page = page.is_file() and _mark(target) in page.read_text(encoding="utf-8", errors="replace")
+    mark = Markup(MARK).format(target.name)
+    has_page = page.is_file() and mark in page.read_text(encoding="utf-8", errors="replace")
     if there and not (has_page and (target not in there or _has_memes(target, export, given))):
         raise ChatError(f"{there[0]} was not written by this command, or lacks its page: name another OUT")
 
@@ -114,21 +109,25 @@ def _write(
     head: Mapping[str, str],
 ) -> list[Path]:
     """Write the page with this `head`, the pictures, then the file: a killed insertion can be repeated."""
-    page, folder = _beside(target)
+    page, folder = target.with_suffix(".html"), target.with_name(target.stem + formats.PICTURES)
     numbers = {dialogue.dialogue_id: number for number, dialogue in enumerate(dialogues)}
-    at, columns, pictures = {}, {}, {}
+    memes: dict[str, drawing.ShownMeme] = {}
+    columns, shown, pictures = {}, {}, {}
     for placed in placements:
-        number, picture = numbers[placed.dialogue_id], library.picture(placed.meme_id)
+        number, name, picture = numbers[placed.dialogue_id], placed.meme_id, library.picture(placed.meme_id)
         place = number, export.chats[number].spoken[placed.turn - 1].first
-        file = folder / (placed.meme_id + picture.suffix)
         scores = (placed.score, placed.gate_score, placed.threshold)
         rounded = (None if score is None else round(score, 6) for score in scores)
-        values = (placed.meme_id, f"{folder.name}/{file.name}", *rounded, placed.strategy)
-        at[place], columns[place] = placed, dict(zip(formats.MEME_COLUMNS, values, strict=True))
-        pictures[file] = picture.read_bytes()
-    shown = _page(export.chats, dialogues, at, library, mark=_mark(target), **head)
+        values = (name, f"{folder.name}/{name}{picture.suffix}", *rounded, placed.strategy)
+        columns[place] = dict(zip(formats.MEME_COLUMNS, values, strict=True))
+        pictures[target.parent / columns[place]["meme_file"]] = picture.read_bytes()
+        if name not in memes:
+            memes[name] = drawing.shown_meme(library.memes[name], picture, defined=f"meme-{len(memes)}")
+        shown[place] = replace(memes[name], lines=_lines(placed, dialogues[number]))
+    mark = Markup(MARK).format(target.name)
+    html = _page(export.chats, shown, memes=[*memes.values()], mark=mark, **head)
     try:
-        for path, data in {page: shown.encode(), **pictures, target: export.render(columns)}.items():
+        for path, data in {page: html.encode(), **pictures, target: export.render(columns)}.items():
             with files.atomic_path(path) as part:
                 part.write_bytes(data)
     except OSError as error:
@@ -137,33 +136,22 @@ def _write(
 
 
 def _page(
-    chats: Sequence[Conversation],
-    dialogues: Sequence[Dialogue],
-    at: Mapping[tuple[int, int], Placement],
-    library: search.Library,
-    **head: str,
+    chats: Sequence[Conversation], memes_at: Mapping[tuple[int, int], drawing.ShownMeme], **shown: Any
 ) -> str:
-    """The page with the memes `at` chat and message. Whoever speaks first in a chat stands right.
+    """The page with memes at chat and message. Whoever says something first in a chat stands right.
 
     All texts come out escaped, nothing is loaded from elsewhere, and each picture is in the page once.
     """
-    names = dict.fromkeys(placed.meme_id for placed in at.values())
-    memes = {
-        name: drawing.shown_meme(library.memes[name], library.picture(name), defined=f"meme-{number}")
-        for number, name in enumerate(names)
-    }
-    shown_chats = []
-    for number, (chat, dialogue) in enumerate(zip(chats, dialogues, strict=True)):
-        shown, first = [], next((message.speaker for message in chat.messages if message.speaker), "")
+    shown["chats"] = []
+    for number, chat in enumerate(chats):
+        turns = []
         for place, (name, text, *_) in enumerate(chat.messages):
-            placed = at.get((number, place))
-            meme = placed and replace(memes[placed.meme_id], lines=_lines(placed, dialogue))
-            side = "right" if name and name == first else "left"
+            side = "right" if [name] == chat.people[:1] else "left"
             note = " · ".join(filter(None, (name, "" if text.strip() else "(no text)")))
-            shown.append(drawing.ShownTurn(place + 1, side, name, text, note=note, meme=meme))
-        shown_chats.append({"name": chat.name, "turns": shown})
-    page = files.templates(initials=drawing.initials).get_template("inserted_chat.html.j2")
-    return page.render({"chats": shown_chats, "memes": list(memes.values()), **head})
+            meme = memes_at.get((number, place))
+            turns.append(drawing.ShownTurn(place + 1, side, name, text, note=note, meme=meme))
+        shown["chats"].append({"name": chat.name, "turns": turns})
+    return files.templates(initials=drawing.initials).get_template("inserted_chat.html.j2").render(shown)
 
 
 def _lines(placed: Placement, dialogue: Dialogue) -> tuple[str, ...]:
@@ -223,11 +211,7 @@ def _summed_up(
 
 
 def _place(
-    chats: Sequence[Conversation],
-    dialogues: Sequence[Dialogue],
-    library: search.Library,
-    strategy: Strategy,
-    asking: Run,
+    chats: Sequence[Conversation], dialogues: Sequence[Dialogue], library: search.Library, strategy: Strategy
 ) -> tuple[list[Placement], Sequence[Choice]]:
     """Memes by a strategy in all chats (Eq. 22-25), under one gate that is fitted on them together.
 
@@ -236,13 +220,13 @@ def _place(
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     if all(summary.unscored for summary in summaries):
         return [], []
-    run, index = library.run, library.index
+    run, asking, index = library.run, library.asking, library.index
     profile = run.profile.replace(strategies=[strategy])
     by_learned: Sequence[retrieval.ScoredDialogue] = ()
     choices: Sequence[Choice] = ()
     has_summaries = any(summary.motivation for summary in summaries)
     if strategy == LEARNED:
-        by_learned = _by_learned(dialogues, library, asking, has_summaries)
+        by_learned = _by_learned(dialogues, library, has_summaries)
     if has_summaries:
         scored = retrieval.score_dialogues(dialogues, index, library.encode, profile, library.query_means)
     else:  # there is nothing to score memes by
@@ -264,20 +248,19 @@ def _place(
 
 
 def _by_learned(
-    dialogues: Sequence[Dialogue], library: search.Library, asking: Run, has_summaries: bool
+    dialogues: Sequence[Dialogue], library: search.Library, has_summaries: bool
 ) -> list[retrieval.ScoredDialogue]:
     """The best meme of learned placement at every turn: by summaries, or by what was said where none is."""
-    run = library.run
-    names, stored = learned.open_encoders(run)
-    last = [*stored][-1]
-    encoders = {run.profile.models.embedder: library.encode, last: search.encoder(run, asking, last)}
+    run, last = library.run, library.run.profile.models.consistency_embedder
+    encoder = partial(search.encoder, run, library.asking, last)
+    encoders = {run.profile.models.embedder: library.encode, last: encoder()}
+    names, _ = learned.open_encoders(run)
     placement = learned.open_placement(run, names)
     split = Split(run.name, dialogues, library.memes, run.load(schemas.Annotation))
     asked = Turns(split, run.profile, encoders, means=placement.turn_means)
     if has_summaries:
         return placement.rank(asked)
-    spoken = search.encoder(run, asking, last, is_kept=False)
-    reader = learned.ChatReader(placement, run.profile, encoders, spoken)
+    reader = learned.ChatReader(placement, run.profile, encoders, encoder(is_kept=False))
     return placement.without_summaries().rank(replace(asked, read_chats=reader.vectors))
 
 

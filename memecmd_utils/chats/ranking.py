@@ -207,10 +207,6 @@ class Handler(tornado.web.RequestHandler):
     What is wrong is told in one sentence, `{"error": "..."}`: 4xx where it is the request, 503 the model.
     """
 
-    def initialize(self, live: LiveLibrary) -> None:
-        """Take the library that is served."""
-        self.live = live
-
     def prepare(self) -> None:
         """Refuse what is no request for memes."""
         if (self.request.method, self.request.path) != ("POST", "/rank"):
@@ -228,7 +224,7 @@ class Handler(tornado.web.RequestHandler):
             form = 'send {"turns": [["name", "words"], ...], "k": 3, "choose": false} as JSON; '
             return self._refuse(HTTPStatus.BAD_REQUEST, form + TURNS)
         try:
-            memes = await asyncio.wrap_future(in_thread(partial(self.live.rank, **asked)))
+            memes = await asyncio.wrap_future(in_thread(partial(self.settings["live"].rank, **asked)))
         except ChatError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except MemecmdError as error:
@@ -265,7 +261,7 @@ async def serve(live: LiveLibrary, host: str, port: int, ready: Callable[[str], 
     except OSError as error:
         raise MemecmdError(f"{host}:{port} cannot be served ({error.strerror}): name another") from error
     # Nothing is logged: what is asked is somebody's chat.
-    served = tornado.web.Application([("/.*", Handler, {"live": live})], log_function=lambda _: None)
+    served = tornado.web.Application([("/.*", Handler)], live=live, log_function=lambda _: None)
     tornado.httpserver.HTTPServer(served).add_sockets(sockets)
     ready(f"http://{host}:{sockets[0].getsockname()[1]}/rank")
     await asyncio.Event().wait()

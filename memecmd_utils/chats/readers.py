@@ -169,8 +169,7 @@ def _content(text: str, suffix: str, given: Mapping[str, str]) -> Content:
             if len(names) > 1 and is_header and set(given.values()) <= set(names):
                 if table.fault:
                     raise ChatError(table.fault)
-                table.head, table.rows[number] = number, names
-                return table
+                return table.with_header(number)
     return formats.read_text(text)
 
 
@@ -192,7 +191,7 @@ def _messages(content: Content, suffix: str, given: Mapping[str, str]) -> tuple[
 
 def _of_table(table: formats.Table, given: Mapping[str, str]) -> tuple[str, list[Message]]:
     rows = [(place, layouts.flat(row)) for place, row in table.records()]
-    names = [table.rows[table.head][place] for place in table.columns()]
+    names = table.rows[table.head]
     layout = layouts.layout_for(names, given, [row for _, row in rows] or [dict.fromkeys(names, "")])
     lowered = [name.casefold() for name in names]
     double = next((name for name in layouts.columns_of(layout) if lowered.count(name.casefold()) > 1), None)

@@ -76,9 +76,10 @@ def encoder(run: Run, asking: Run, name: str | None = None, is_kept: bool = True
 
 @dataclass(frozen=True)
 class Library:
-    """The annotated memes of a run, ready to be searched."""
+    """The annotated memes of a run, ready to be searched on behalf of `asking`."""
 
     run: Run
+    asking: Run
     memes: Mapping[str, Meme]
     index: MemeIndex
     encode: Encode
@@ -108,4 +109,4 @@ def open_library(run: Run, asking: Run) -> Library:
     encode = encoder(run, asking)
     memes, annotations = run.memes(), run.load(Annotation)
     index = retrieval.index_library(annotations, encode, run.profile, run.write(retrieval.FOLDER))
-    return Library(run, memes, index, encode)
+    return Library(run, asking, memes, index, encode)
