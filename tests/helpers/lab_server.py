@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -34,13 +33,10 @@ def running(notebooks: Path, root: Path, folder: Path) -> Iterator[str]:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
     token, log = secrets.token_urlsafe(24), folder / "jupyterlab.log"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = stage_run.environment(root, HOME=str(folder), JUPYTER_TOKEN=token)
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1",
-        f"--port={port}", "--ServerApp.port_retries=0", "--expose-app-in-browser",
+        "--port=0", "--expose-app-in-browser",
         f"--notebook-dir={notebooks}",
     ]  # fmt: skip
     start = {"env": {**environment, "JUPYTER_PREFER_ENV_PATH": "1"}, "cwd": folder, "start_new_session": True}

@@ -18,7 +18,6 @@ from memecmd_utils import files, learned, runs, schemas, statistics
 from memecmd_utils.chats import search
 from memecmd_utils.files import paths
 from memecmd_utils.learned import LearnedPlacement, PlacementModel
-from memecmd_utils.settings import Profile
 
 N_MEMES, DIM = 12, 48
 TOPIC = re.compile(r"k(\d+)")
@@ -39,12 +38,6 @@ class TopicEmbedder:
         return rows.astype(np.float32)
 
 
-def grouped(changes: dict) -> str:
-    """Settings as a profile's file has them, from their names as `SET=` takes them."""
-    made = Profile(name="made").replace(**changes)
-    return yaml.safe_dump(made.model_dump(mode="json", exclude_unset=True, exclude={"name"}))
-
-
 def summary(topic: int) -> dict[str, str]:
     return {"scenario": f"在聊 k{topic}", "emotion": f"心情 k{topic}", "motivation": f"想说 k{topic}"}
 
@@ -63,8 +56,7 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     for module in (runs, search, learned):
         monkeypatch.setattr(module, "embedder_of", lambda *_, **__: TopicEmbedder())
     own = {"centring": "none", "score_scale": "raw", "theta0": 0.6, "threshold_penalty": 0.1}
-    (tmp_path / "profiles").mkdir(parents=True)
-    (tmp_path / "profiles" / "made.yaml").write_text(grouped({**own, **changes}), encoding="utf-8")
+    made_up.write_profile(tmp_path / "profiles", "made", **(own | changes))
     run = runs.open_run("made", "", "made")
     profile = run.profile.model_dump(mode="json")
     files.write_text(run.write("profile.yaml"), yaml.safe_dump(profile, allow_unicode=True))
@@ -121,8 +113,8 @@ def agent() -> FaultServer:
 def live_profile(folder: Path, url: str, **changes) -> str:
     """Write a profile `live` whose generator is the endpoint at `url`."""
     ends = {"generator": {"base_url": url, "model": "m"}}
-    settings = grouped({"llm": "openai", "mode": "auto", "endpoints": ends, **changes})
-    (folder / "profiles" / "live.yaml").write_text(settings, encoding="utf-8")
+    usual = {"llm": "openai", "mode": "auto", "endpoints": ends}
+    made_up.write_profile(folder / "profiles", "live", **(usual | changes))
     return "live"
 
 

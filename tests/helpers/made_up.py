@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import yaml
 from PIL import Image
 
-from memecmd_utils import schemas, settings, statistics
+from memecmd_utils import files, schemas, settings, statistics
 
 TEXTS = (
     "周末去爬山吗？",
@@ -64,6 +65,13 @@ def annotation(meme_id: str, **changes: object) -> schemas.Annotation:
 
 def profile(**changes: object) -> settings.Profile:
     return settings.Profile(name="made-up").replace(**{"n_turns": 6, **changes})
+
+
+def write_profile(folder: Path, name: str, **changes: object) -> None:
+    """A profile's file in `folder`, of settings named as `SET=` takes them."""
+    made = settings.Profile(name=name).replace(**changes)
+    values = made.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    files.write_text(folder / f"{name}.yaml", yaml.safe_dump(values, allow_unicode=True))
 
 
 def rating(turn: int = 2, overall: float | None = 60.0, **changes: object) -> schemas.Rating:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+import made_up
 from pydantic import SecretStr
 
 from memecmd_utils import schemas
@@ -95,12 +95,6 @@ def project(root: Path) -> Path:
         if not (root / name).exists():
             (root / name).symlink_to(paths.root / name)
     return root
-
-
-def write_profile(root: Path, name: str, groups: dict[str, Any]) -> None:
-    """A profile of the project in `root`."""
-    text = yaml.safe_dump(groups, allow_unicode=True)
-    (root / "data" / "profiles" / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
 # --- the process that is killed ---------------------------------------------------------------------
@@ -182,11 +176,9 @@ def checkout(folder: Path, url: str, **values: Any) -> Path:
     root = project(folder / "checkout")
     generator = {"base_url": url, "model": "simulated", "timeout_s": 1.0}
     generator |= {"usd_per_million_in": USD_IN, "usd_per_million_out": USD_OUT}
-    models = {"llm": "openai", "mode": "auto", "concurrency": 16, "endpoints": {"generator": generator}}
-    dialogue = {"n_news": 2, "n_role_pairs": 0}
-    for key, value in values.items():
-        (dialogue if key.startswith("n_") else models)[key] = value
-    write_profile(root, "made", {"models": models, "dialogue": dialogue})
+    usual = {"llm": "openai", "mode": "auto", "concurrency": 16, "n_news": 2, "n_role_pairs": 0}
+    usual |= {"endpoints": {"generator": generator}}
+    made_up.write_profile(root / "data" / "profiles", "made", **(usual | values))
     return root
 
 

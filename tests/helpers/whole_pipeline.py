@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import made_up
 import stage_run
 from fault_replies import Asked, drawn, value_of, vectors_of
 from fault_server import Answer, FaultServer, chat_reply
@@ -147,27 +148,16 @@ def turn_of(asked: Asked) -> int:
 
 def write_profile(project: Path, url: str) -> None:
     """Profile of the tests: two dialogues of six turns, every model behind one simulated endpoint."""
-    common = {"base_url": url, "key_env": KEY_VARIABLE}
-    values: dict[str, Any] = {
-        "library": {"sources": ["pictures"], "curation": "curation.csv"},
-        "dialogue": {
-            "news": "news.jsonl", "n_news": 2, "n_role_pairs": 1, "n_dialogues": 2, "n_turns": 6,
-            "max_utterance_chars": 200,
-        },
-        "models": {
-            "llm": "openai", "mode": "auto", "embedder": "endpoint", "concurrency": 4, "gloss": True,
-            "endpoints": {
-                "generator": {**common, "model": "simulated"},
-                "annotator": {**common, "model": "simulated", "vision": True},
-                "chooser": {**common, "model": "simulated", "vision": True},
-                "judges": [{**common, "model": "simulated-judge"}],
-                "embedder": {**common, "model": "simulated-embedder"},
-            },
-        },
-        "retrieval": {"wanted_rate": 0.5},
-        "evaluation": {"judges": [{"kind": "rating", "llm": "openai"}], "judge_unit": "dialogue"},
-    }  # fmt: skip
-    stage_run.write_profile(project, PROFILE, values)
+    common = {"base_url": url, "key_env": KEY_VARIABLE, "model": "simulated"}
+    ends: dict[str, Any] = {"generator": common, "embedder": {**common, "model": "simulated-embedder"}}
+    ends |= {role: {**common, "vision": True} for role in ("annotator", "chooser")}
+    ends |= {"judges": [{**common, "model": "simulated-judge"}]}
+    made_up.write_profile(
+        project / "data" / "profiles", PROFILE, sources=["pictures"], curation="curation.csv",
+        news="news.jsonl", n_news=2, n_role_pairs=1, n_dialogues=2, n_turns=6, max_utterance_chars=200,
+        llm="openai", mode="auto", embedder="endpoint", concurrency=4, gloss=True, endpoints=ends,
+        wanted_rate=0.5, judges=[{"kind": "rating", "llm": "openai"}], judge_unit="dialogue",
+    )  # fmt: skip
 
 
 def command(project: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
