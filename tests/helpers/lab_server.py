@@ -1,16 +1,14 @@
 """A JupyterLab on the loopback address for tests: everything it writes lies in a folder of the test."""
 
 import contextlib
+import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
 
 import stage_run
 
@@ -32,35 +30,28 @@ def running(notebooks: Path, root: Path, folder: Path) -> Iterator[str]:
         target = folder / ".jupyter/lab/user-settings/@jupyterlab" / f"{name}.jupyterlab-settings"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-    token, log = secrets.token_urlsafe(24), folder / "jupyterlab.log"
-    environment = stage_run.environment(root, HOME=str(folder), JUPYTER_TOKEN=token)
+    runtime, log = folder / "runtime", folder / "jupyterlab.log"
+    home = {"HOME": str(folder), "JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_PREFER_ENV_PATH": "1"}
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1",
-        "--port=0", "--expose-app-in-browser",
-        f"--notebook-dir={notebooks}",
+        "--port=0", "--expose-app-in-browser", f"--notebook-dir={notebooks}",
     ]  # fmt: skip
-    start = {"env": {**environment, "JUPYTER_PREFER_ENV_PATH": "1"}, "cwd": folder, "start_new_session": True}
+    start = {"env": stage_run.environment(root, **home), "cwd": folder, "start_new_session": True}
     with (
         log.open("wb") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **start) as process,
     ):
         try:
-            address = f"http://127.0.0.1:{port}"
             until = time.monotonic() + SECONDS
-            while not _answers(f"{address}/api/status?token={token}"):
+            while not (told := list(runtime.glob("jpserver-*.json"))):  # written once it listens
                 started = process.poll() is None and time.monotonic() < until
                 assert started, f"JupyterLab did not start:\n{log.read_text(encoding='utf-8')[-2000:]}"
                 time.sleep(0.2)
-            yield f"{address}/lab/tree/{{}}?token={token}"
+            server = json.loads(told[0].read_text(encoding="utf-8"))
+            yield f"{server['url']}lab/tree/{{}}?token={server['token']}"
         finally:
             process.send_signal(signal.SIGTERM)  # the server ends its kernels on this one
             try:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # its own group: the server and its kernels
-
-
-def _answers(url: str) -> bool:
-    with contextlib.suppress(URLError, OSError), urllib.request.urlopen(url, timeout=5):
-        return True
-    return False
