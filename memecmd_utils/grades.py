@@ -132,10 +132,6 @@ class GroundTruth:
         """Mean grades of all memes that were graded, later ones included."""
         return mean_grades(self.every)
 
-    def turns_of(self, marker: str) -> set[Key]:
-        """Where a marker would send a meme."""
-        return {(m.dialogue_id, m.turn) for m in self.marks if m.marker == marker and m.send}
-
 
 NONE = GroundTruth()
 BATCHES = {
@@ -245,13 +241,9 @@ def elsewhere(
 
     `clusters` are the dialogues of the turns; `worth` says what a mean grade counts.
     """
-    by_dialogue: dict[str, Counter[str]] = {}
-    for (name, _), memes in means.items():
-        by_dialogue.setdefault(name, Counter()).update({meme: worth(mean) for meme, mean in memes.items()})
-    table = (
-        pd.DataFrame.from_dict(by_dialogue, "index", dtype=float).reindex(columns=list(meme_ids)).fillna(0)
-    )
-    return table.to_numpy().sum(axis=0) - table.reindex(list(clusters)).fillna(0).to_numpy()
+    table = pd.DataFrame.from_dict(means, "index").reindex(columns=list(meme_ids))
+    by_dialogue = table.map(worth).groupby(level=0).sum()
+    return by_dialogue.to_numpy().sum(axis=0) - by_dialogue.reindex(clusters).fillna(0).to_numpy()
 
 
 # --- Memes that somebody sent: what are they worth?

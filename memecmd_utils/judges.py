@@ -126,7 +126,7 @@ def yes_no_request(context: Query, meme: Meme, dimension: str, base: bool = Fals
 
     A `base` model gets two solved examples before it (`judge_base.j2`).
     """
-    dialogue, turn = context
+    dialogue, turn = context.dialogue, context.turn
     history = history_text(dialogue.lines[: turn - 1])
     text = prompts.render(
         "judge_base" if base else "judge_yes_no",

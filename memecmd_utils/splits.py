@@ -121,10 +121,11 @@ GATE_TEXTS = (0, 1, 2, 4, 5)
 
 
 class Query(NamedTuple):
-    """A turn that may get a meme, before u_t of a dialogue."""
+    """A turn that may get a meme, before u_t of a dialogue; with its summary where one is asked for."""
 
     dialogue: Dialogue
     turn: int
+    summary: Summary | None = None
 
     @property
     def key(self) -> Key:
@@ -216,12 +217,7 @@ class Turns:
     @cached_property
     def asked(self) -> list[Query]:
         """The turns."""
-        return [Query(d, s.turn) for d in self.split.dialogues for s in d.summaries if not s.unscored]
-
-    @cached_property
-    def summaries(self) -> list[Summary]:
-        """Of the turns."""
-        return [s for dialogue in self.split.dialogues for s in dialogue.summaries if not s.unscored]
+        return [Query(d, s.turn, s) for d in self.split.dialogues for s in d.summaries if not s.unscored]
 
     @cached_property
     def keys(self) -> list[Key]:
@@ -322,7 +318,7 @@ class Turns:
             encode = self.encoders[embedder]
             self._terms[embedder, centring] = retrieval.component_matrices(
                 retrieval.index_of(self.annotations, encode, centring),
-                retrieval.queries_of(self.summaries, encode, centring),
+                retrieval.queries_of([query.summary for query in self.asked], encode, centring),
             )
         return self._terms[embedder, centring]
 
@@ -363,7 +359,7 @@ class Turns:
         """Of each embedder: vectors [turns, 6, dim] of `TURN_TEXTS`, and the means that were taken off."""
         if self.read_chats is not None:
             return list(zip(self.read_chats([q.before for q in self.asked]), self.means, strict=True))
-        texts = [turn_texts(q.before, s) for q, s in zip(self.asked, self.summaries, strict=True)]
+        texts = [turn_texts(query.before, query.summary) for query in self.asked]
         means = self.means or [None] * len(self.encoders)
         encoders = zip(self.encoders.values(), means, strict=True)
         return [encode_texts(texts, encode, "query", mean) for encode, mean in encoders]
@@ -376,7 +372,7 @@ class Turns:
 
     def gate_inputs(self, rows: np.ndarray) -> np.ndarray:
         """What the gate of learned placement reads of some turns, [rows, inputs]."""
-        asked = [self.summaries[row] for row in rows]
+        asked = [self.asked[row].summary for row in rows]
         vectors = self.turn_vectors[0][0][rows]
         return gate_inputs(vectors, [s.turn for s in asked], [s.speaker for s in asked])
 
