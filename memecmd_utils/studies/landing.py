@@ -18,7 +18,7 @@ from memecmd_utils.learned import LearnedPlacement, PlacementError, Predicted
 from memecmd_utils.reranking import SMALL
 from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
 from memecmd_utils.runs import Run, StageMissing
-from memecmd_utils.schemas import Choice, Dialogue, Grade
+from memecmd_utils.schemas import Choice, Dialogue, Grade, Summary
 from memecmd_utils.splits import Split, Turns, splits_of_run
 
 TABLES, SCORES = "landing.json", "learned.npz"
@@ -323,9 +323,7 @@ def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
         tables = run.load_json(TABLES)
     except StageMissing:
         return {}
-    if not tables["placed"]:
-        return {}
-    return {**tables, **frozen_tables()}
+    return {**tables, **frozen_tables()} if tables["placed"] else {}
 
 
 def frozen_tables() -> dict[str, list[dict[str, Any]]]:
@@ -336,15 +334,15 @@ def frozen_tables() -> dict[str, list[dict[str, Any]]]:
 def only_graded(dialogues: Sequence[Dialogue], given: Sequence[Grade]) -> list[Dialogue]:
     """The dialogues that have grades, in which a turn without any has no usable summary: it says nothing."""
     graded = {(grade.dialogue_id, grade.turn) for grade in given}
-    names = {name for name, _ in graded}
-    kept = []
-    for dialogue in (d for d in dialogues if d.dialogue_id in names):
-        summaries = [
+
+    def asked(dialogue: Dialogue) -> list[Summary]:
+        return [
             s if (dialogue.dialogue_id, s.turn) in graded else s.model_copy(update={"unscored": "not graded"})
             for s in dialogue.summaries
         ]
-        kept.append(dialogue.model_copy(update={"summaries": summaries}))
-    return kept
+
+    names = {name for name, _ in graded}
+    return [d.model_copy(update={"summaries": asked(d)}) for d in dialogues if d.dialogue_id in names]
 
 
 def fit_run(run: Run, path: Path | None = None) -> str:
@@ -352,7 +350,8 @@ def fit_run(run: Run, path: Path | None = None) -> str:
 
     Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
     count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
-    ranking, placed memes and gate as tables in Markdown; all tables stand in `tables/fitted_*` of the report.
+    rankings of graded memes, placed memes and gate as tables in Markdown; all tables stand in
+    `tables/fitted_*` of the report.
     """
     split = next(splits_of_run(run, path))
     split = replace(split, dialogues=only_graded(split.dialogues, split.truth.grades))
@@ -367,12 +366,8 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     placement.save(run.write(learned.FILE))
     graded = grade_split(run, split, grades.mean_grades(split.truth.grades), placement, encoders, {})
     tables = tabulate(run, [graded], stem="fitted")
-    ranking = tables["ranking"].drop(columns="split")
-    placed = tables["placed"][["where", "who", "memes", "ungraded", *grades.OF_MEMES]]
-    notes = []
-    if min(one.value for one in ranking["judged@5"][~ranking["what"].str.contains("minus")]) < grades.JUDGED:
-        # Most of what these rankings find was never graded: they are compared on what was.
-        ranking = pd.DataFrame(graded_rows(graded))
+    ranking = pd.DataFrame(graded_rows(graded))  # of graded memes alone: what nobody graded is no miss
+    placed, notes = tables["placed"][["where", "who", "memes", "ungraded", *grades.OF_MEMES]], list[str]()
     is_short = placed["ungraded"] > 1 - grades.JUDGED
     if is_short.any():
         placed = placed.astype(object)
