@@ -37,8 +37,8 @@ RELATION_NAMES = {
     },
 }  # fmt: skip
 """The four dimensions of a role pair in the words of the prompts; `a` and `b` are its roles."""
-N_FACTS, FACT_CHARS = 2, 80
-"""Sentences of a news item that its short context keeps, and characters of one of them."""
+FACT_CHARS = 80
+"""Characters of a sentence of a news item: its short context keeps the first two."""
 Background = Literal["context", "brief", "persona", ""]
 BACKGROUNDS: tuple[Background, ...] = ("context", "brief", "persona")
 """What a speaker may be told of the start, the longest first: fields of a `ColdStart`, and prompt files."""
@@ -62,8 +62,8 @@ def plan(
             f"the run needs {n_news} news items, and there are {len(ordered)}: lower n_news or n_dialogues, "
             "or collect more (`make collect-news` on later days, from more feeds)"
         )
-    each = profile.dialogue.scenarios_per_pair
-    scenarios = [(pair, min(each, n_role - done * each)) for done, pair in enumerate(pairs)]
+    most = profile.dialogue.scenarios_per_pair
+    scenarios = [(pair, min(most, n_role - done * most)) for done, pair in enumerate(pairs)]
     return ordered[:n_news], [(pair, n) for pair, n in scenarios if n > 0]
 
 
@@ -93,7 +93,7 @@ def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
     """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
     sentences = re.findall(r"[^。！？!?\s][^。！？!?\n]*[。！？!?]*[”’」』]?", item.text)
     about = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
-    about["facts"] = [prompts.one_line(sentence, FACT_CHARS) for sentence in sentences[:N_FACTS]]
+    about["facts"] = [prompts.one_line(sentence, FACT_CHARS) for sentence in sentences[:2]]
     named = {"ref": item.news_id, "title": item.title, "source": item.source}
     return _cold_start("news", ("甲", "乙"), about, about, **named)
 

@@ -8,7 +8,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -53,8 +52,7 @@ ROUNDING = 1e-3
 """Log-probabilities are kept to four digits."""
 
 
-@dataclass(frozen=True)
-class Excerpt:
+class Excerpt(NamedTuple):
     """What a judge is shown: memes in the first `n_turns` turns of a dialogue.
 
     A yes/no judge takes excerpts with one meme and sees the turns before it.
@@ -233,13 +231,11 @@ def held_out_contexts(dialogues: Sequence[Dialogue], profile: Profile) -> dict[s
     """
     split = halves(dialogues)
     out: dict[str, list[Query]] = {}
-    for half, other in (("a", "b"), ("b", "a")):
-        pool = [d for d in dialogues if split[d.dialogue_id] == other] or list(dialogues)
+    for half in "ab":
+        pool = [d for d in dialogues if split[d.dialogue_id] != half] or list(dialogues)
         places = [Query(d, turn.turn) for d in pool for turn in d.turns[1:]]
-        rng = statistics.rng(profile.seed, "judge contexts", half)
-        chosen = rng.choice(
-            len(places), size=min(profile.evaluation.judge_contexts, len(places)), replace=False
-        )
+        n = min(profile.evaluation.judge_contexts, len(places))
+        chosen = statistics.rng(profile.seed, "judge contexts", half).choice(len(places), n, replace=False)
         out[half] = [places[i] for i in sorted(chosen)]
     return out
 
@@ -393,16 +389,16 @@ def rate_with(
     profile = judge.run.profile
     unit = "meme" if judge.kind == "yes_no" else profile.evaluation.judge_unit
     calls: list[tuple[tuple, list[Placement], int]] = []  # key, memes shown, turns shown
-    if unit != "meme":
-        chats: dict[tuple[str, str], list[Placement]] = {}
-        for placed in sorted(placements, key=lambda placed: placed.turn):
-            chats.setdefault((placed.strategy, placed.dialogue_id), []).append(placed)
-        for key, mine in chats.items():
-            whole = tables.lengths_of(dialogues[mine[0].dialogue_id], profile)
-            spans = ((n, [placed for placed in mine if placed.turn <= n]) for n in whole)
-            calls += [((*key, n), shown, n) for n, shown in spans if shown]
-    else:
+    if unit == "meme":
         calls = [((p.dialogue_id, p.turn, p.meme_id), [p], p.turn) for p in to_judge(placements, profile)]
+    else:
+        chats = defaultdict(list)
+        for placed in sorted(placements, key=lambda placed: placed.turn):
+            chats[placed.strategy, placed.dialogue_id].append(placed)
+        for (strategy, name), mine in chats.items():
+            for n in tables.lengths_of(dialogues[name], profile):
+                if shown := [placed for placed in mine if placed.turn <= n]:
+                    calls.append(((strategy, name, n), shown, n))
     excerpts = {
         key: Excerpt(dialogues[shown[0].dialogue_id], {p.turn: memes[p.meme_id] for p in shown}, n)
         for key, shown, n in sorted(calls, key=lambda call: call[0])

@@ -14,7 +14,7 @@ from memecmd_utils import files, pictures, statistics
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm import replies
-from memecmd_utils.llm.chat import Chat, progress
+from memecmd_utils.llm.chat import Chat, each
 from memecmd_utils.llm.types import Answer, Image, Message, Request, Sampling
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import MemeReading, TemplateMeme
@@ -73,7 +73,6 @@ async def annotate(
         answers = await asyncio.gather(
             *(ask(meme, *pair, seed) for pair in zip(specs, messages, strict=True))
         )
-        bar()
         seen = all(message.images for message in messages)
         return MemeReading(
             meme_id=meme.meme_id,
@@ -87,8 +86,7 @@ async def annotate(
             **_fields(specs, answers),
         )
 
-    with progress(chat, len(memes), "readings", "meme") as bar:
-        return await chat.side_by_side(read(meme) for meme in memes)
+    return await each(chat, memes, read, "readings", "meme")
 
 
 def _picture_url(path: Path) -> str:
