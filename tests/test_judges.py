@@ -227,13 +227,9 @@ def test_every_item_is_what_its_kind_says() -> None:
     assert items.groupby("dialogue_id")["turn"].nunique().max() == 2
     for kind, name, turn, meme in items.itertuples(index=False):
         here = given.get((name, turn, meme))
-        elsewhere = [sum(given.get((name, t, meme), (0, 0))) for t in range(2, 7) if t != turn]
-        if kind == "fitting":
-            assert sum(here) >= 3
-        elif kind == "random":
-            assert here is None or sum(here) < 2
-        else:
-            assert here == (0, 0) and max(elsewhere) >= 3
+        clear = [t for t in range(2, 7) if sum(given.get((name, t, meme), ())) >= 3]
+        is_so = {"fitting": turn in clear, "random": here is None or sum(here) < 2}
+        assert is_so.get(kind, here == (0, 0) and clear), (kind, here, clear)
 
 
 def fits(request, made) -> bool:
@@ -247,19 +243,13 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> N
     answering = ScriptedBackend(lambda asked: yes(0.8 if fits(asked, made) else 0.3), recordable=False)
     run = scripted_run(tmp_path, made.profile, lambda number: Chat(answering))
     scores, items = judges.ask_all(run, made), judges.draw_items(made)
-    assert list(dict.fromkeys(zip(scores.judge, scores.reading, strict=True))) == [
-        ("scripted yes_no", P_YES),
-        ("scripted yes_no", CENTRED),
-        ("text:usem3 u_t", CONSISTENCY),
-        ("text:usem3 u_t+1", CONSISTENCY),
-        ("T under one", RETRIEVAL),
-        ("T under two", RETRIEVAL),
-    ]
+    names = {P_YES: ["scripted yes_no"], CENTRED: ["scripted yes_no"]}
+    names |= {CONSISTENCY: ["text:usem3 u_t", "text:usem3 u_t+1"], RETRIEVAL: ["T under one", "T under two"]}
+    assert scores.groupby("reading", sort=False).judge.unique().map(list).to_dict() == names
     for _, group in scores.groupby(["judge", "reading"]):
         assert group[judges.ITEM].reset_index(drop=True).equals(items)
     raw = scores[scores.reading == P_YES]
-    expected = np.where(raw.kind == "fitting", 80, 30)
-    assert raw.score.to_numpy() == pytest.approx(expected, abs=0.01)
+    assert raw.score.to_numpy() == pytest.approx(np.where(raw.kind == "fitting", 80, 30), abs=0.01)
     centred = scores[scores.reading == CENTRED].set_index(raw.index)
     # 50 (1 + p - mean) with one held-out mean a meme and half, which is .3 or .8.
     means = 1 + raw.score / 100 - centred.score / 50
@@ -271,17 +261,18 @@ def test_scores_are_p_yes_and_its_distance_from_the_held_out_mean(tmp_path) -> N
     assert judges.trust(judges.ask_all(silent, nothing)).empty, "without items nobody is asked"
 
 
-@pytest.mark.parametrize(
-    ("random", "hard_low", "expected"),
-    [
-        ((0.51, 0.7), 0.51, judges.TRUSTED),
-        ((0.51, 0.7), 0.50, judges.TOPIC),
-        ((0.50, 0.7), 0.60, judges.NO_USE),
-        ((0.42, 0.495), 0.60, judges.REVERSED),
-        ((np.nan, np.nan), np.nan, judges.UNTOLD),
-    ],
-)
-def test_the_rule(random, hard_low, expected) -> None:
+RULE = {  # the interval of the AUC against random memes, and the lower end of that against hard ones
+    judges.TRUSTED: ((0.51, 0.7), 0.51),
+    judges.TOPIC: ((0.51, 0.7), 0.50),
+    judges.NO_USE: ((0.50, 0.7), 0.60),
+    judges.REVERSED: ((0.42, 0.495), 0.60),
+    judges.UNTOLD: ((np.nan, np.nan), np.nan),
+}
+
+
+@pytest.mark.parametrize("expected", RULE)
+def test_the_rule(expected: str) -> None:
+    random, hard_low = RULE[expected]
     aucs = Estimate(sum(random) / 2, *random), Estimate(0.6, hard_low)
     assert judges.verdict(P_YES, *aucs) == expected
     assert judges.verdict(RETRIEVAL, *aucs) == judges.YARDSTICK
