@@ -416,6 +416,7 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.json", [{"speaker": name, "text": text} for name, text in [*TALK[:2], *[("", "x")] * 3]], "3 of 5 texts without a speaker"),
         ("a.json", [{"who": {"nm": "a"}, "words": "b"}], "there are: who.nm, words; name its columns"),
         ("a.json", {"code": 0, "data": {"more": []}}, "no list of messages .* there are: code, data.more"),
+        ("a.json", '{"a":' * 900 + "1" + "}" * 900, "no list of messages"),
         ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body.words"),
         ("a.csv", table("speaker,text", [(name, json.dumps([{"type": "text"}])) for name, _ in TALK]), "which nobody says"),
         ("a.csv", table("speaker,text", [(name, f"[pic:{n}] 好") for n, (name, _) in enumerate(TALK)]), r"a text holds '\[pic:0\]'"),

@@ -34,17 +34,17 @@ def known() -> dict[str, Any]:
 # --- values
 
 
-def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def flat(row: Mapping[str, Any], depth: int = 8) -> dict[str, Any]:
     """The fields of a row that have a name, and those within objects: `content.text` is a field, too.
 
-    Also where `content` is an object that stands as JSON in a text.
+    Also where `content` is an object that stands as JSON in a text; objects are opened to this `depth`.
     """
     fields: dict[str, Any] = {}
     for name, value in row.items():
         inner = _parsed(value) if isinstance(value, str) and value.startswith("{") else value
         fields |= {name: value} if name else {}
-        if isinstance(inner, Mapping):
-            fields |= {f"{name}.{within}": part for within, part in flat(inner).items()}
+        if isinstance(inner, Mapping) and depth:
+            fields |= {f"{name}.{within}": part for within, part in flat(inner, depth - 1).items()}
     return fields
 
 
