@@ -84,11 +84,9 @@ def text_pairs(
     strategy in another dialogue, drawn by seed: what unrelated pairs score.
     """
     texts = {(name, t.turn): t.text for name, dialogue in dialogues.items() for t in dialogue.turns}
-    by_strategy: dict[str, list[Placement]] = {}
-    for placed in placements:
-        by_strategy.setdefault(placed.strategy, []).append(placed)
     pairs: list[tuple[Placement, TextKind, str]] = []
-    for strategy, group in by_strategy.items():
+    for strategy in dict.fromkeys(placed.strategy for placed in placements):
+        group = [placed for placed in placements if placed.strategy == strategy]
         rng = statistics.rng(profile.seed, "shuffled", strategy)
         chats, _ = pd.factorize(np.array([placed.dialogue_id for placed in group]))
         for placed, chat in zip(group, chats, strict=True):

@@ -63,11 +63,6 @@ class Exit(NamedTuple):
     why: str
     reason: str = ""
 
-    @classmethod
-    def undecodable(cls, reason: ImageRejected) -> "Exit":
-        """How a file leaves that is no picture, or none that can be read."""
-        return cls(UNDECODABLE, str(reason), reason.kind)
-
 
 @dataclass
 class Candidate:
@@ -373,7 +368,7 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
         if text is None and not filtered(filters, picture):
             text = _text_on(picture, ocr or _ocr_of_thread())
     except ImageRejected as reason:
-        return Reading(Exit.undecodable(reason))
+        return Reading(Exit(UNDECODABLE, str(reason), reason.kind))
     if left_out := filtered(filters, picture, text):
         return Reading(left_out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
@@ -540,7 +535,7 @@ def _read_all(
                 try:
                     sha256 = hashlib.sha256(pictures.read_bytes(candidate.path)).hexdigest()
                 except ImageRejected as reason:
-                    candidate.exit = Exit.undecodable(reason)
+                    candidate.exit = Exit(UNDECODABLE, str(reason), reason.kind)
                     continue
                 if first_with.setdefault(sha256, candidate.name) != candidate.name:
                     candidate.exit = Exit(EXACT, f"exact duplicate of {first_with[sha256]}")

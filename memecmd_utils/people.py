@@ -37,14 +37,11 @@ class FormError(MemecmdError, ValueError):
     """A file of answers that cannot be used; the message says what to do."""
 
 
-Score = Annotated[float, Field(ge=0, le=100)]
-
-
 HumanRating = create_model(
     "HumanRating",
     __config__=ConfigDict(extra="forbid"),
     **dict.fromkeys(("form", "item", "rater"), (Text, ...)),
-    **dict.fromkeys(DIMENSIONS, (Score, ...)),
+    **dict.fromkeys(DIMENSIONS, (Annotated[float, Field(ge=0, le=100)], ...)),
     at=(AwareDatetime, ...),
     comment=(str, ""),
     made_up=(bool, False),
@@ -87,11 +84,7 @@ class Form(NamedTuple):
 
 
 def choose(
-    placements: Iterable[Placement],
-    dialogues: Mapping[str, Dialogue],
-    *,
-    seed: int,
-    n_items: int = 100,
+    placements: Iterable[Placement], dialogues: Mapping[str, Dialogue], *, seed: int, n_items: int = 100
 ) -> Form:
     """Choose up to `n_items` items, as many for each strategy: a simple random sample of its placements.
 

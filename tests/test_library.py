@@ -223,18 +223,15 @@ def test_same_picture_needs_the_same_text():
 # --- the contact sheet in a real browser: its buttons make the curation file that the build reads
 
 
-def test_what_is_marked_comes_back_as_decisions_and_strangers_text_stays_text(root, open_browser):
+def test_what_is_marked_comes_back_as_decisions(root, open_browser):
     from selenium.webdriver.support.ui import Select
 
     for number in range(4):
         save(root / "memes" / f'图,"{number}".png', seed=number)
     save(root / "memes" / "=small.png", seed=9, size=(20, 20))
-    (root / "memes" / "<img src=x onerror=y>.png").write_bytes(b"text")
     evil = "</script><script>alert(1)</script>"
     (root / "c.csv").write_text(f'file,action,why\n"图,""3"".png",drop,{evil}\n', encoding="utf-8")
-    build(root, FakeOcr(default=evil), filters={"min_side": 64}, curation="c.csv")
-    page = (root / "run" / "contact_sheet.html").read_text(encoding="utf-8")
-    assert "<img src=x" not in page and evil not in page and page.count("<script>") == 1
+    build(root, filters={"min_side": 64}, curation="c.csv")
     downloads = root / "downloads"
     with open_browser(1200, 900, downloads) as driver:
         driver.get((root / "run" / "contact_sheet.html").as_uri())
