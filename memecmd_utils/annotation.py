@@ -108,12 +108,10 @@ async def annotate(
         seed = int(statistics.rng(profile.seed, "annotation", meme.meme_id).integers(2**31))
         request = annotation_request(meme, seed, image, flag_unsafe)
         answer = await chat.ask(request, lambda reply: read_annotation(reply, request))
-        texts, unscored = dict.fromkeys(ANNOTATED, ""), ""
-        if answer.value is None or answer.violations:
-            unscored = f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
-        else:
-            texts = {name: getattr(answer.value, name, "") for name in texts}
-            texts["text_seen"] = NO_TEXT.sub("", texts["text_seen"])
+        kept = None if answer.violations else answer.value
+        unscored = "" if kept else f"{answer.outcome}: {'；'.join(answer.violations) or answer.reason}"
+        texts = {name: getattr(kept, name, "") for name in ANNOTATED}
+        texts["text_seen"] = NO_TEXT.sub("", texts["text_seen"])
         unsafe = getattr(answer.value, "unsafe", UNCHECKED if flag_unsafe else "none")
         return Annotation(
             meme_id=meme.meme_id,

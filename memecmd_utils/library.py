@@ -475,8 +475,7 @@ def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> 
         measured = _with_copy(name, hashlib.sha256(reading.normal).hexdigest(), reading, profile, run_dir)
         about = {"source": authors.RELEASED, "text": "", "text_source": "none", "origin": name}
         memes.append(Meme(meme_id=name, **about, **measured))
-    rows = [("found", "", len(memes), len(memes)), ("kept", "", len(memes), len(memes))]
-    funnel = pd.DataFrame(rows, columns=["step", "reason", "files", "left"])
+    funnel = pd.DataFrame({"step": ["found", "kept"], "reason": "", "files": len(memes), "left": len(memes)})
     files.write_frame(run_dir / "rejected.csv", pd.DataFrame(columns=["file", "reason"]))
     files.write_frame(run_dir / "funnel.csv", funnel)
     files.write_parquet(run_dir / "memes.parquet", memes, Meme)

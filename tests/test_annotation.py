@@ -27,13 +27,8 @@ PROFILE = Profile(name="p")
 
 
 SEEN = FOUR | {"picture": "两只鸽子碰翅膀", "text_seen": "英雄所见略同"}
-OCR = MEMES[0].model_copy(
-    update={
-        "text": "嘤嘤嘤雄所见略同",
-        "text_source": "ocr",
-        "picture_note": "文件夹：鸽子；文件名：原来我呗",
-    }
-)
+READ = {"text": "嘤嘤嘤雄所见略同", "text_source": "ocr", "picture_note": "文件夹：鸽子；文件名：原来我呗"}
+OCR = MEMES[0].model_copy(update=READ)
 
 
 def annotate(backend: ScriptedBackend, profile=PROFILE, memes=MEMES, image=None):
@@ -208,27 +203,23 @@ def test_annotations_that_open_alike_are_named() -> None:
 # --- the safety flag
 
 
-def test_flagged_memes_keep_their_texts_and_carry_the_category() -> None:
+def test_flagged_memes_carry_the_category_and_are_neither_candidates_nor_released() -> None:
     flags = {"m1": {"unsafe": "abuse"}, "m4": {}}  # four items only: not a reply to what was asked
 
     def answer(request: Request) -> str:
         assert "unsafe" in request.messages[-1].text
         return dumps(FOUR | flags.get(request.subject, {"unsafe": "none"}))
 
-    done = annotate(
-        ScriptedBackend(answer), profile=Profile(name="p").replace(llm="openai", flag_unsafe=True)
-    )
-    assert [a.unsafe for a in done] == ["", "abuse", "", "", "unchecked", ""]
-    assert done[1].s_plus == "约饭" and done[4].unscored and not done[1].unscored
-    assert [a.meme_id for a in done if a.usable] == ["m0", "m2", "m3", "m5"]
-
-
-def test_a_flagged_meme_is_no_candidate_of_retrieval_and_has_no_row_in_a_release() -> None:
     def encode(texts: list[str], side: str) -> np.ndarray:
         return np.eye(8, dtype=np.float32)[: len(texts)]
 
-    said = [made_up.annotation(f"m{n}", unsafe=("", "", "hate", "")[n], picture="画") for n in range(4)]
-    assert list(retrieval.index_library(said, encode, PROFILE).meme_ids) == ["m0", "m1", "m3"]
-    memes, annotations = annotation.releasable(MEMES[:4], said)
-    assert [meme.meme_id for meme in memes] == ["m0", "m1", "m3"]
-    assert [(a.meme_id, a.unsafe, a.s_plus, a.picture) for a in annotations][2] == ("m2", "hate", "", "")
+    done = annotate(ScriptedBackend(answer), PROFILE.replace(llm="openai", flag_unsafe=True))
+    assert [a.unsafe for a in done] == ["", "abuse", "", "", "unchecked", ""]
+    assert done[1].s_plus == "约饭" and done[4].unscored and not done[1].unscored, "a person can look"
+    fit = ["m0", "m2", "m3", "m5"]
+    assert list(retrieval.index_library(done, encode, PROFILE).meme_ids) == fit
+    memes, annotations = annotation.releasable(MEMES, done)
+    assert [meme.meme_id for meme in memes] == fit
+    assert [(a.meme_id, a.unsafe, a.s_plus, a.unscored) for a in annotations if a.unsafe] == [
+        ("m1", "abuse", "", ""), ("m4", "unchecked", "", ""),
+    ]  # fmt: skip
