@@ -1,12 +1,16 @@
-"""The estimate of a profile: calls by hand, pictures as a library reads them, what is not known."""
+"""The estimate of a profile: calls by hand, pictures as a library reads them, what is not known. What a
+run lacks and would be found out only after something was paid is said before the first stage.
+"""
 
 import re
 
 import made_up
 import pytest
 
-from memecmd_utils import cost, drawing, settings
+from memecmd_utils import cost, drawing, runs, settings
+from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import spending
+from memecmd_utils.settings import ProfileError, load_profile, parse_settings
 
 LIVE = {"models.llm": "openai", "dialogue.n_news": 6, "dialogue.n_role_pairs": 4, "dialogue.n_turns": 10}
 MODEL = {"model": "m", "usd_per_million_in": 1, "usd_per_million_out": 10}
@@ -18,7 +22,7 @@ def profile(**changes) -> settings.Profile:
         "models.endpoints.generator": MODEL,
         **{k.replace("__", "."): v for k, v in changes.items()},
     }
-    return settings.load_profile("openai", given)
+    return load_profile("openai", given)
 
 
 def test_the_estimate_counts_the_calls_that_the_stages_make() -> None:
@@ -36,7 +40,7 @@ def test_the_estimate_counts_the_calls_that_the_stages_make() -> None:
                       retrieval__wanted_rate=0.999)  # fmt: skip
     (judge,) = [row for row in cost.estimate(by_meme, 30) if "judge" in row["stage"]]
     assert judge["calls"] == pytest.approx(5 * (9 * 10 + 2 * 30 * 4), rel=0.01), "4 held-out contexts a meme"
-    assert sum(row["usd"] for row in cost.estimate(settings.load_profile("example", {}), 200)) == 0
+    assert sum(row["usd"] for row in cost.estimate(load_profile("example", {}), 200)) == 0
 
 
 @pytest.mark.parametrize(("model", "picture", "sheet"), [("gpt-4o", 255, 765), ("gpt-4o-mini", 8500, 25501)])
@@ -59,10 +63,10 @@ def test_a_sheet_of_twenty_costs_less_than_a_fifth_of_twenty_pictures(model, pic
 
 
 def test_a_total_above_the_cap_is_said_and_the_shipped_profile_is_below_it() -> None:
-    shipped = settings.load_profile("openai", {})
+    shipped = load_profile("openai", {})
     assert "is above max_usd" not in cost.cost_text(shipped)
     assert sum(row["usd"] for row in cost.estimate(shipped, 200)) < 0.6 * shipped.models.max_usd
-    text = cost.cost_text(settings.load_profile("openai", {"models.max_usd": 0.5}))
+    text = cost.cost_text(load_profile("openai", {"models.max_usd": 0.5}))
     assert re.search(r"total of \$1\.\d\d is above max_usd=0\.5, at which the run stops: raise max_usd", text)
 
 
@@ -93,3 +97,68 @@ def test_a_limit_a_minute_is_in_the_hours() -> None:
     ]
     calls = sum(row["calls"] for row in cost.estimate(profile(), 30))
     assert hours[1] == pytest.approx(calls / 2 / 60) and hours[0] < hours[1] / 10
+
+
+# --- what is missing ----------------------------------------------------------------------------------
+
+
+def test_a_replay_lacks_nothing() -> None:
+    assert cost.lacks(load_profile("example")) == []
+    for name in ("openai", "local", "paper"):
+        assert cost.lacks(load_profile(name, {"mode": "recorded"})) == []
+
+
+OWN = "base_url=http://localhost:8000/v1"
+PAID = f"generator.{OWN} max_usd=5"
+"""A server of one's own, which lacks nothing once there is a key; for vectors it needs none."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "lack"),
+    [
+        ("", None),
+        ("endpoints.chooser='{model: m, key_env: NO_KEY_HERE}'", "environment variable NO_KEY_HERE"),
+        ("endpoints.chooser='{model: m}'", "price of 'm' is not known"),
+        ("endpoints.chooser='{model: n, usd_per_million_in: 1}'", "price of 'n' is not known"),
+        ("endpoints.chooser='{model: n, usd_per_million_in: 1, usd_per_million_out: 2}'", None),
+        ("endpoints.chooser='{key_env: NO_KEY_HERE}' strategies=[greedy]", None),
+        ("endpoints.judges='[{model: m, key_env: NO_KEY_HERE}]'", "NO_KEY_HERE"),
+        ("embedder=endpoint", "needs endpoints.embedder with a model"),
+        ("embedder=endpoint embedder.model=e embedder.key_env=NO_KEY_HERE", "NO_KEY_HERE"),
+        (f"embedder=endpoint embedder.model=e embedder.key_env=NO_KEY_HERE embedder.{OWN}", None),
+    ],
+)
+def test_every_model_that_a_run_asks_is_looked_at_by_all_commands(settings, lack, monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+    profile = load_profile("openai", parse_settings(f"{PAID} {settings}"))
+    missing = cost.lacks(profile)
+    if lack is None:
+        assert missing == [] and cost.check(profile) is None
+    else:
+        assert any(lack in one for one in missing)
+        with pytest.raises(MemecmdError, match=lack):
+            cost.check(profile)
+    assert ("Not known of m: price" in cost.cost_text(profile)) == ("model: m" in settings)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "http://h:99999/v1"])
+@pytest.mark.parametrize("place", ["generator", "embedder"])
+def test_an_address_that_is_none_is_one_sentence(url: str, place: str, monkeypatch, tmp_path) -> None:
+    """In a profile or SET the setting is refused; in the SDK's variable before the first stage."""
+    monkeypatch.setattr(paths, "processed", tmp_path)
+    given = parse_settings(f"embedder=endpoint endpoints.{place}='{{model: m, base_url: \"{url}\"}}'")
+    with pytest.raises(ProfileError, match=rf"endpoints\.{place}\.base_url: must be an http\(s\) address"):
+        load_profile("openai", given)
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(MemecmdError, match=r"^OPENAI_BASE_URL must be an http\(s\) address[^\n]+$"):
+        cost.check(load_profile("openai"))
+    assert cost.lacks(load_profile("openai", parse_settings(PAID))) == [], "it is not asked"
+    with runs.open_run("openai", "mode=recorded").chat("generator", "s") as chat:
+        assert chat.backend.source == "model gpt-4o-mini@default", "a replay asks nobody"
+
+
+def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "gone.gguf"))
+    with pytest.raises(MemecmdError, match=r"gone\.gguf|make local-llm"):
+        cost.check(load_profile("local"))

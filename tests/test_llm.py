@@ -161,6 +161,8 @@ def test_what_is_asked_equals_what_is_replayed_to_the_last_digit(tmp_path: Path)
     assert first[0] == {"是": -0.1235, "不": -2.2, "Yes": -3.0, "嗯": -9.0, "哦": -10.0}
     again = ask(ScriptedBackend([]), tmp_path, parser=read, mode="recorded").value
     assert again == first, "the mass of yes and no is that of all alternatives"
+    value = '"value":{"text":"是","outcome":"accepted","attempts":1,"first_token":{"是":-0.1235,'
+    assert value in (tmp_path / "s" / "w0.jsonl").read_text(encoding="utf-8").replace(" ", "")
 
 
 def test_a_miss_names_what_was_asked_and_how_to_go_live(tmp_path: Path) -> None:
