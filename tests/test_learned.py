@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import made_chats
+import made_turns
 import made_up
 import numpy as np
 import pytest
@@ -18,35 +19,16 @@ from memecmd_utils.learned import LearnedPlacement, PlacementError, PlacementMod
 from memecmd_utils.runs import Run
 from memecmd_utils.splits import Split, Turns
 
-DIMS, TURNS, MEMES = (6, 4), 5, 24
 NAMES = ("one", "two")
 
 
 @pytest.fixture(scope="module")
 def turns() -> Turns:
     """Emotion meets emotion decides which meme fits; the first number of S decides whether one is wanted."""
-    rng, ids = np.random.default_rng(0), [f"m{m:02}" for m in range(MEMES)]
-    dialogues = [
-        made_up.dialogue_of_summaries(f"d{n:02}", ("news", "role")[n % 2], n_turns=TURNS + 1)
-        for n in range(20)
-    ]
-    notes, memes = [made_up.annotation(name) for name in ids], {name: made_up.meme(name) for name in ids}
-    encoders = {str(dim): functools.partial(made_up.vectors, dim=dim) for dim in DIMS}
-    made = Turns(Split("made", dialogues, memes, notes), made_up.profile(), encoders)
-
-    def units(rows: int, dim: int) -> np.ndarray:
-        vectors = rng.normal(size=(rows, 6, dim))
-        return (vectors / np.linalg.norm(vectors, axis=2, keepdims=True)).astype(np.float32)
-
-    n = len(made.keys)
-    of_turns, of_memes = ([units(rows, dim) for dim in DIMS] for rows in (n, MEMES))
-    fits = of_turns[0][:, 1] @ of_memes[0][:, 2].T + rng.normal(scale=0.1, size=(n, MEMES))
-    given = np.digitize(fits, [0.3, 0.45, 0.6, 0.8]) / 2
-    given[rng.random(given.shape) < 0.3] = np.nan
-    wanted = of_turns[0][:, 0, 0] + rng.normal(scale=0.1, size=n) > 0
-    marks = np.stack([wanted, wanted ^ (rng.random(n) < 0.05)], axis=1).astype(float)
-    vectors = [(part, np.zeros((6, dim), np.float32)) for part, dim in zip(of_turns, DIMS, strict=True)]
-    return changed(made, turn_vectors=vectors, meme_vectors=of_memes, grades=given, marks=marks)
+    made, rng = made_turns.world(20, 6, 24, {"emotion"}), np.random.default_rng(0)
+    wanted = made.turn_vectors[0][0][:, 0, 0] > 0
+    marks = np.stack([wanted, wanted ^ (rng.random(len(wanted)) < 0.05)], axis=1).astype(float)
+    return changed(made, marks=marks)
 
 
 def changed(turns: Turns, **values) -> Turns:
@@ -175,7 +157,7 @@ def auc_of_gate(turns: Turns, placement: LearnedPlacement) -> float:
 def test_out_of_fold_it_finds_what_is_there_and_shuffled_grades_teach_nothing(turns, placement) -> None:
     rng = np.random.default_rng(3)
     chance = turns.measure(rng.random(turns.grades.shape))[:, grades.NDCG].mean()
-    assert ndcg(turns, placement) > chance + 0.4 and auc_of_gate(turns, placement) > 0.8
+    assert ndcg(turns, placement) > chance + 0.4 and auc_of_gate(turns, placement) > 0.7
     shuffled = changed(turns, grades=np.stack([rng.permutation(row) for row in turns.grades]))
     assert ndcg(turns, learned.learn(shuffled, NAMES)) < chance + 0.15
 
@@ -188,6 +170,8 @@ def test_no_grade_and_no_mark_of_a_dialogue_has_a_part_in_what_is_said_of_it(tur
     for before, after in zip(placement.predict(turns), other.predict(turns), strict=True):
         assert np.allclose(before[mine], after[mine], atol=1e-9)
     assert not np.array_equal(other.model.weights, placement.model.weights)
+    alone = placement.chat_alone()
+    assert not any(one.intercepts for one in (alone.model, *alone.folds))
 
 
 def test_turns_and_pairs_that_nobody_graded_do_not_count(turns: Turns, placement) -> None:
