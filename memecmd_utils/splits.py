@@ -343,11 +343,7 @@ class Turns:
         sent = None if like is None else (where >= 0) & like[..., where]
         rate = self.profile.retrieval.wanted_rate
         gated = retrieval.run_gate(scores, self.split.dialogues, rule, rate, sent)
-        rows, parts = where[where >= 0], []
-        for part in gated[:3]:
-            parts.append(np.empty_like(part, shape=top1.shape))
-            parts[-1][..., rows] = part[..., where >= 0]
-        return Gated(*parts, *gated[3:])
+        return Gated(*(part[..., where >= 0] for part in gated[:3]), *gated[3:])
 
     def measure(self, scores: np.ndarray) -> np.ndarray:
         """`grades.MEASURES` of scores [turns, memes] at the `answerable` turns, [turns there, measures]."""

@@ -55,7 +55,6 @@ class Dialogues:
         """Which items there are, booleans [dialogues, replications, most items]."""
         shape = self.n, self.replications
         count = {
-            "even": lambda: np.full(shape, 5),
             "gate": lambda: 1 + self.rng.poisson(4, shape),
             "wild": lambda: np.ceil(self.rng.lognormal(1.5, 1, shape)).clip(1, 60).astype(int),
         }[self.sizes]()
