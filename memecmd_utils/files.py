@@ -232,7 +232,11 @@ def read_table(source: Path, columns: Collection[str]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    text, _ = decode(source.read_bytes(), source.name)
+    try:
+        text, _ = decode(source.read_bytes(), source.name)
+    except OSError as error:
+        raise StageOutputError(f"{source} cannot be read: {error.strerror}") from error
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a cell may be as long as the file
     for separator in ",;\t":
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         for cells in reader:

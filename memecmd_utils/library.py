@@ -430,7 +430,7 @@ def build_library(
 
     Also writes `rejected.csv` (every file left out, with the reason), `funnel.csv` (how many left where) and
     `contact_sheet.html`. Returns the funnel and the number of doubtful pairs. `LibraryError` for an unusable
-    source or curation file, or if no meme is left.
+    source or decision, or if no meme is left.
     """
     if release := authors.of_profile(profile):
         return _take_release(release, profile, run_dir)

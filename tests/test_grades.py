@@ -57,7 +57,7 @@ def test_what_cannot_be_right_is_refused_with_its_line(tmp_path: Path, line: str
     with pytest.raises(StageOutputError, match=f"line 5: .*{why}"):
         read(tmp_path, PLAIN + line)
     with pytest.raises(StageOutputError, match="dialogue_id, turn, meme_id, grade"):
-        read(tmp_path, "dialogue,turn,meme,grade\n")
+        read(tmp_path, 'dialogue,turn,meme,grade\n"' + "m" * 200_000)
 
 
 # --- Ground truth
