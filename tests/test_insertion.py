@@ -15,6 +15,7 @@ from memecmd_utils import chats, files, reranking, retrieval, schemas
 from memecmd_utils.chats import search
 from memecmd_utils.chats.turns import ChatError
 from memecmd_utils.files import MemecmdError, StageOutputError, read_jsonl, write_json
+from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.runs import StageMissing
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
@@ -138,17 +139,22 @@ def test_the_right_memes_stand_in_the_file_and_on_the_page(run, tmp_path, monkey
 
 @pytest.mark.parametrize("there", ["o.csv", "o.html", "o_memes/note.txt"])
 def test_what_no_insertion_wrote_is_not_overwritten(run, tmp_path, there) -> None:
-    """Also where it took the place of an output."""
-    source, out = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out"
+    """Also where it took the place of an output; nor is the file that was read."""
+    source, out, p = write_csv(tmp_path / "c.csv", ROWS), tmp_path / "out", tmp_path / "p.csv"
     mine = "会话,发送人,内容,meme_file\n,甲,mine,\n"
     files.write_text(out / there, mine)
-    with pytest.raises(ChatError, match="was not written by this command"):
-        chats.insert_file(source, out / "o.csv", "made")
+    chats.insert_file(source, p, "made")
+    files.write_text(p, mine)
+    for target, strategy, message in (
+        (out / "o.csv", "greedy", "was not written by this command"),
+        (p, "greedy", r"p\.csv was not written by this command"),
+        (source, "greedy", "it would be lost"),
+        (tmp_path / "o.jsonl", "greedy", r"call it o\.csv"),
+        (tmp_path / "o.csv", "best", "there are: greedy"),
+    ):
+        with pytest.raises(ChatError, match=message):
+            chats.insert_file(source, target, "made", strategy=strategy)
     assert contents(out) == {there: mine.encode()}
-    chats.insert_file(source, tmp_path / "p.csv", "made")
-    files.write_text(tmp_path / "p.csv", mine)
-    with pytest.raises(ChatError, match=r"p\.csv was not written by this command"):
-        chats.insert_file(source, tmp_path / "p.csv", "made")
 
 
 @pytest.mark.parametrize(("name", "topic"), [("c.csv", 40), ("c.json", 4)])
@@ -211,7 +217,7 @@ def test_as_many_turns_of_a_file_get_a_meme_as_were_asked_for(monkeypatch, tmp_p
 
 
 def test_a_model_chooses_is_paid_once_and_counted_in_the_closing_line(run, tmp_path, monkeypatch) -> None:
-    """It is killed at the third of four turns; later it gives nothing that can be used."""
+    """It stops at the third of four turns; later it gives nothing that can be used."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     rows = [row("甲", "说说 k3"), row("乙", "好", 3), row("甲", "还有 k6", 40), row("乙", "行", 6)]
     source, out = write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv"
@@ -219,16 +225,16 @@ def test_a_model_chooses_is_paid_once_and_counted_in_the_closing_line(run, tmp_p
         chats.insert_file(source, out, "made", strategy="reranked")
     real, asked = reranking.choice_at, iter(range(9))
 
-    async def killed(*where):
+    async def stops(*where):
         if next(asked) == 2:
-            raise KeyboardInterrupt
+            raise EndpointError("no credit left")
         return await real(*where)
 
-    monkeypatch.setattr(reranking, "choice_at", killed)
+    monkeypatch.setattr(reranking, "choice_at", stops)
     with made_chats.agent().running() as server:
         priced = {"base_url": server.url, "model": "m", "usd_per_million_in": 100, "usd_per_million_out": 100}
         name = made_chats.live_profile(tmp_path, server.url, endpoints={"generator": priced})
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(EndpointError, match="no credit left"):
             chats.insert_file(source, out, name, run_name="made", strategy="reranked")
         told = chats.insert_file(source, out, name, run_name="made", strategy="reranked")
         assert len(server.bodies) == 3
@@ -271,17 +277,3 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     write_csv(source, [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)])
     told = chats.insert_file(source, out, "made")
     assert memes_in(out) == ["", "", "m04"] and "1 turn without a summary" in told
-
-
-@pytest.mark.parametrize(
-    ("target", "strategy", "message"),
-    [
-        ("c.csv", "greedy", "it would be lost"),
-        ("o.jsonl", "greedy", r"call it o\.csv"),
-        ("o.csv", "best", "there are: greedy"),
-    ],
-)
-def test_what_cannot_be_done_says_why(run, tmp_path, target, strategy, message) -> None:
-    source = write_csv(tmp_path / "c.csv", ROWS)
-    with pytest.raises(ChatError, match=message):
-        chats.insert_file(source, tmp_path / target, "made", strategy=strategy)
