@@ -324,15 +324,14 @@ def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[
     return None if text.strip() and not scores else scores
 
 
-def _records(table: pd.DataFrame, name: str) -> list[Any]:
+def _records(table: pd.DataFrame) -> list[Any]:
     """Rows as named tuples that an entry may also ask by key: `turn.context`, `turn["context"]`."""
-    base = namedtuple(name, table.columns)
 
-    def get(row: Any, key: Any) -> Any:
-        return getattr(row, key) if isinstance(key, str) else tuple.__getitem__(row, key)
+    class Row(namedtuple("Row", table.columns)):
+        def __getitem__(self, key: Any) -> Any:
+            return getattr(self, key) if isinstance(key, str) else super().__getitem__(key)
 
-    kind = type(name, (base,), {"__getitem__": get})
-    return [kind(*row) for row in table.itertuples(index=False)]
+    return [Row(*row) for row in table.itertuples(index=False)]
 
 
 def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
@@ -342,8 +341,8 @@ def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
     """
     spec = importlib.util.spec_from_file_location(f"leaderboard_entry_{path.stem}", path)
     module, where = importlib.util.module_from_spec(spec), f"entry {path.name}"
-    memes, scores = tuple(_records(split.memes, "Meme")), {}
-    turns = _records(split.turns[split.turns["id"].isin(split.scores.index)], "Turn")
+    memes, scores = tuple(_records(split.memes)), {}
+    turns = _records(split.turns[split.turns["id"].isin(split.scores.index)])
     try:
         spec.loader.exec_module(module)
         for turn in tqdm(turns, desc=f"{path.stem} on {split.name}", unit="turn"):
