@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import types
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -520,7 +519,7 @@ def turns_of(
     turns: Sequence[Turn],
     memes: Mapping[int, ShownMeme],
     notes: Mapping[int, str],
-    bands: Mapping[int, str] = types.MappingProxyType({}),
+    bands: Mapping[int, str],
 ) -> list[ShownTurn]:
     """Turns of a dialogue as `chat` takes them, with memes, notes and names of parts by turn."""
     colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))

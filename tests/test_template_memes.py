@@ -28,7 +28,7 @@ from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.schemas import MemeReading, TemplateMeme
 from memecmd_utils.settings import Cm50Settings, Profile, ProfileError
-from memecmd_utils.template_memes import data_sets, prompts, readings
+from memecmd_utils.template_memes import data_sets, prompts
 
 METHOD = appendix.load("07b_templates_with_data")
 TemplateRule = METHOD.TemplateRule
@@ -244,9 +244,9 @@ def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) ->
             return "no"
         return json.dumps(FIVE if "gpt4o" in request.subject else STEPS)
 
-    chat, both = Chat(ScriptedBackend(reply), None, "live", 4), [*map(prompts.prompt, readings.PASSES)]
+    chat, both = Chat(ScriptedBackend(reply), None, "live", 4), [*map(prompts.prompt, METHOD.PASSES)]
     about, profile = {"Sad-Kettle": ABOUT}, Profile(name="p")
-    first, second = asyncio.run(readings.annotate(memes, about, chat, profile, both, tmp_path))
+    first, second = asyncio.run(METHOD.annotate(memes, about, chat, profile, both, tmp_path))
     assert len(asked) == 3 + 5 and "it is no JSON object" in asked[-1], "asked again five times in all"
     chinese = [text for text in [*asked, second.unscored] if re.search("[\u3400-\u9fff]", text)]
     assert chinese == [], "and told in English what was wrong"

@@ -18,6 +18,5 @@ from memecmd_utils.template_memes.data_sets import (
     read_memecap,
     read_records,
 )
-from memecmd_utils.template_memes.prompts import paper_rows, prompt, word
-from memecmd_utils.template_memes.readings import TEXT_ONLY, read_memes, sees
+from memecmd_utils.template_memes.prompts import message, paper_rows, prompt, word
 from memecmd_utils.template_memes.recall import Preprocess, as_files, rank_all

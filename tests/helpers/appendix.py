@@ -16,7 +16,8 @@ def load(name: str) -> SimpleNamespace:
             constant = isinstance(node, ast.Assign) and all(
                 isinstance(target, ast.Name) and target.id.isupper() for target in node.targets
             )
-            if constant or isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
+            defines = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+            if constant or isinstance(node, defines):
                 kept.body.append(node)
     exec(compile(kept, name, "exec"), names)
     return SimpleNamespace(**names)
