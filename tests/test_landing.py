@@ -13,39 +13,27 @@ import pytest
 
 from memecmd_utils import benchmark, learned, retrieval
 from memecmd_utils.files import StageOutputError
-from memecmd_utils.grades import GroundTruth
 from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Dialogue, Placement
-from memecmd_utils.splits import Split, Turns, splits_of_run
+from memecmd_utils.splits import splits_of_run
 from memecmd_utils.studies import landing
 from memecmd_utils.studies.landing import ALL, GREEDY, POPULAR, SINGLE, Senders
 
 N_DIALOGUES, TURNS, MEMES = 8, 5, 4
-MARKERS = ("one", "two")
 FEW = {"PENALTIES": (3.0, 30.0), "GATE_STRENGTHS": (0.3,)}
 
 
 @pytest.fixture
 def made() -> Senders:
-    """Eight dialogues of six turns, four memes. m0 is what everybody likes: it fits at every second turn.
+    """Eight dialogues of six turns, four memes. m000 is what everybody likes: it fits at every second turn.
 
-    The paper ranks m3 first everywhere, learned placement m1; a model chose m2 at turns 2 and 4.
+    The paper ranks m003 first everywhere, learned placement m001; a model chose m002 at turns 2 and 4, and
+    the marker would send there.
     """
-    rng = np.random.default_rng(0)
-    dialogues = [
-        made_up.dialogue_of_summaries(f"news-{n}", "news", n_turns=TURNS + 1) for n in range(N_DIALOGUES)
-    ]
-    names = [f"m{m}" for m in range(MEMES)]
-    marks = [
-        made_up.mark(turn, marker, send=turn in (2, 4), name=d.dialogue_id)
-        for d in dialogues for turn in range(2, TURNS + 2) for marker in MARKERS
-    ]  # fmt: skip
-    encoders = {"e": made_up.vectors, "f": made_up.vectors}
-    notes, memes = [made_up.annotation(name) for name in names], {name: made_up.meme(name) for name in names}
-    split = Split("untouched", dialogues, memes, notes, GroundTruth(marks))
-    data = Turns(split, made_up.profile(), encoders)
-    n = len(data.keys)
+    rng, data = np.random.default_rng(0), made_turns.world(N_DIALOGUES, TURNS + 1, MEMES)
+    is_sent = np.array([turn in (2, 4) for _, turn in data.keys])
+    n = len(is_sent)
     given = np.zeros((n, MEMES))
     given[::2, 0] = 2  # lands at every second turn
     given[:, 1] = np.arange(n) % 3  # 0, 1, 2, 0, ...
@@ -54,8 +42,11 @@ def made() -> Senders:
     scores = {meme: np.zeros((n, MEMES)) for meme in range(MEMES)}
     for meme, of in scores.items():
         of[:, meme] = 1 + rng.random(n)
-    chosen = [made_up.choice(name, turn, "m2" if turn in (2, 4) else "") for name, turn in data.keys]
-    vars(data).update(grades=given, answerable=np.arange(n), scores=scores[3])
+    chosen = [
+        made_up.choice(*key, "m002" if sent else "") for key, sent in zip(data.keys, is_sent, strict=True)
+    ]
+    marks = is_sent[:, None].astype(float)
+    vars(data).update(grades=given, answerable=np.arange(n), scores=scores[3], marks=marks)
     said = Predicted(scores[1], rng.random(n), rng.random(n))
     return Senders(data, said, scores[1], scores[0], scores[0], {retrieval.RERANKED: chosen})
 
@@ -66,16 +57,16 @@ def test_who_sends_what_where(made: Senders) -> None:
 
     turns = np.array([turn for _, turn in made.data.keys])
     assert (made.turns[retrieval.RERANKED] == np.isin(turns, (2, 4))).all() and made.turns[ALL].all()
-    for who, meme in ((POPULAR, "m0"), (SINGLE, "m0"), (learned.LEARNED, "m1"), (GREEDY, "m3")):
+    for who, meme in ((POPULAR, "m000"), (SINGLE, "m000"), (learned.LEARNED, "m001"), (GREEDY, "m003")):
         assert sent(who, ALL) == [(turn, meme) for turn in turns]
     order = retrieval.order(made.liked, made.data.meme_ids)
     nth = np.where(turns == 2, 0, 1)  # no meme twice in a chat
-    by_turn = [(turn, f"m{memes[n]}") for turn, memes, n in zip(turns, order, nth, strict=True)]
+    by_turn = [(turn, f"m00{memes[n]}") for turn, memes, n in zip(turns, order, nth, strict=True)]
     assert sent(POPULAR, retrieval.RERANKED) == [one for one in by_turn if one[0] in (2, 4)]
     made.turns[retrieval.RERANKED][:] = True  # five turns a chat, four memes
     nth = np.tile([0, 1, 2, 3, 0], N_DIALOGUES)
     assert sent(POPULAR, retrieval.RERANKED) == [
-        (turn, f"m{memes[n]}") for turn, memes, n in zip(turns, order, nth, strict=True)
+        (turn, f"m00{memes[n]}") for turn, memes, n in zip(turns, order, nth, strict=True)
     ]
     gated = made.turns[learned.LEARNED]
     assert gated.mean() == pytest.approx(made.data.profile.retrieval.wanted_rate, abs=0.1)
@@ -110,11 +101,14 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
     gap = minus.loc[("reranked", "reranked", "greedy", "fits")]
     assert gap.difference.value == 1 and (gap.n, gap.dialogues) == (2 * N_DIALOGUES, N_DIALOGUES)
     sending = found["sending"].set_index("who")
-    assert sending.loc["reranked", "rate"] == 0.4 and sending.loc["reranked", "kappa with one"].value == 1
+    assert (
+        sending.loc["reranked", "rate"] == 0.4
+        and sending.loc["reranked", "kappa with made-up marker"].value == 1
+    )
     ranking = found["ranking"].set_index("what")
     assert ranking.loc["learned", "R@1"].value == pytest.approx(2 / 3, abs=0.02)
     quoted = landing.quoted(run)  # with the tables of what was asked once, which no run changes
-    assert quoted["placed"][0]["split"] == "untouched" and quoted["settings"][0]["memes"] == 33
+    assert quoted["placed"][0]["split"] == "made up" and quoted["settings"][0]["memes"] == 33
     (row,) = found["places"].to_dict("records")
     assert row["choices"] == 2 * N_DIALOGUES == row["first quarter"] and row["p"] < 1e-6
 
