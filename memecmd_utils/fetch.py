@@ -9,13 +9,10 @@ import os
 import re
 import subprocess
 import time
-import urllib.request
 import zipfile
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -64,20 +61,8 @@ class Source(BaseModel):
     def how_to_provide(self) -> str:
         """How to bring the data set, and what it must hold."""
         held = "; ".join(f"{words} ({' or '.join(patterns)})" for words, patterns in self.holds.items())
-        clone = f", or clone {self.url} into data/raw/templates/{self.name}" if self.url else ""
         note = f" {self.notes}." if self.notes else ""
-        return f'Give its folder or file, SET="{self.key}=PATH"{clone}. It must hold {held}.{note}'
-
-    def why_not(self, path: Path) -> str:
-        """Why a folder, or a single file, is not this data set, in words; empty where everything is there."""
-        if not path.exists():
-            return f"{path} does not exist"
-        lacking = [
-            words
-            for words, patterns in self.holds.items()
-            if not any(path.match(p.rpartition("/")[2]) or any(path.glob(p)) for p in patterns)
-        ]
-        return f"{path} does not hold {', '.join(lacking)}" if lacking else ""
+        return f'Give its folder or file, SET="{self.key}=PATH". It must hold {held}.{note}'
 
 
 def source_list(name: str) -> list[Source]:
@@ -151,12 +136,11 @@ def fetch_repository(
     names = [name for name in entries if name and _matches(name, want) and not _matches(name, skip)]
     if not names:
         raise SourceError(f"{url} at {commit} contains nothing that {', '.join(want)} names")
-    for number in range(len(bar := tqdm(names, desc=folder.name, unit="folder")) + 1):
-        chosen = [re.sub(r"([\\*?\[\]!# ])", r"\\\1", name) for name in names[:number]] or [".nothing"]
+    for number, _ in enumerate(tqdm(names, desc=folder.name, unit="folder"), start=1):
+        chosen = [re.sub(r"([\\*?\[\]!# ])", r"\\\1", name) for name in names[:number]]
         selection = "".join(f"/{name}\n" for name in chosen)
         _git(folder, "sparse-checkout", "set", "--no-cone", "--stdin", given=selection)
         _git(folder, "reset", "--quiet", "--hard", commit)
-        bar.update(number > 0)
     _git(folder, "config", MARK, commit)
     return commit
 
@@ -267,44 +251,38 @@ def locate(profile: Profile, *, fetch: bool = True) -> dict[str, LocatedSource]:
 
 def _locate(source: Source, given: str | None, fetch: bool) -> LocatedSource:
     folder = paths.user_path(given) if given else paths.raw / "templates" / source.name
-    own, why = bool(given) or is_users(folder), ""
+    own = bool(given) or is_users(folder)
     if not own:
         try:
             if fetch and source.url:
                 fetch_repository(source.url, folder, source.want, source.skip, source.commit)
         except SourceError as error:
-            why = str(error)
+            return LocatedSource(source, None, str(error))
         if not commit_of(folder):
-            why = why or ("fetching is off" if source.url else "not published for all")
-            return LocatedSource(source, None, why)
-    if why := source.why_not(folder):
-        if own:
-            raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
-        return LocatedSource(source, None, why)
-    return LocatedSource(source, folder, "given" if own else "fetched")
+            return LocatedSource(source, None, "fetching is off" if source.url else "not published for all")
+    lacking = [
+        words
+        for words, patterns in source.holds.items()
+        if not any(folder.match(p.rpartition("/")[2]) or any(folder.glob(p)) for p in patterns)
+    ]
+    why = f"{folder} does not hold {', '.join(lacking)}" if lacking else ""
+    if not folder.exists():
+        why = f"{folder} does not exist"
+    if why and own:
+        raise SourceError(f"{source.name}: {why}. {source.how_to_provide()}")
+    return LocatedSource(source, None if why else folder, why or ("given" if own else "fetched"))
 
 
 # --- feeds and pictures -----------------------------------------------------------------------------------
 
 PRODUCT = "MemeCMD"
 """The name that robots.txt may address."""
-MOST_REDIRECTS = 5
-TRY_AGAIN, TRIES, MOST_WAIT_S = (429, 500, 502, 503, 504), 3, 60.0
-"""After these answers, and after a broken connection, an address is asked again."""
 TIME_OUT_S, DEADLINE_S = 20.0, 60.0
 """Of one silence, and of one answer."""
 
 
 class FetchError(Exception):
     """An address could not be had; the text is the reason."""
-
-
-class Answer(NamedTuple):
-    """Status (200 or 304), headers (names in any case), and unpacked body."""
-
-    code: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class Client:
@@ -318,101 +296,71 @@ class Client:
         self._http = httpx2.Client(
             headers={"User-Agent": agent, "Accept": accept},
             timeout=TIME_OUT_S,
-            event_hooks={"request": [self._before]},
+            follow_redirects=True,
+            max_redirects=5,
+            event_hooks={"request": [self._before]},  # also before each redirect
             mounts={"all://localhost": None, "all://127.0.0.1": None},  # no proxy before this machine
         )
         self.max_bytes, self.pause_s = max_bytes, pause_s
         self._ready_at: dict[str, float] = {}
         self._rules: dict[str, Any] = {}
 
-    def get(self, url: str, etag: str = "", last_modified: str = "") -> Answer:
-        """Fetch an address over its redirects: 200, or 304 where `etag` or `last_modified` still hold.
-
-        Asked again where that may help. Raises `FetchError`.
-        """
+    def get(self, url: str) -> tuple[bytes, str]:
+        """The body of an address, unpacked, and its content type. Raises `FetchError`."""
         import httpx2
 
-        conditions = {"If-None-Match": etag, "If-Modified-Since": last_modified}
-        headers = {name: value for name, value in conditions.items() if value}
-        for tried in range(1, TRIES + 1):
-            wait = 2.0**tried
-            try:
-                answer = self._request(url, headers)
-            except httpx2.TransportError as error:
-                reason = f"{type(error).__name__}{way_to(url)}: {error}"
-            except (httpx2.RequestError, httpx2.InvalidURL) as error:
-                raise FetchError(f"{type(error).__name__}: {error}") from error
-            else:
-                if answer.code in (200, 304):
-                    return answer
-                reason, asked = f"HTTP {answer.code}", answer.headers.get("retry-after", "")
-                wait = float(asked) if asked.isdecimal() else wait
-                if answer.code not in TRY_AGAIN:
-                    break
-            if tried == TRIES or wait > MOST_WAIT_S:
-                break
-            time.sleep(wait)
-        raise FetchError(reason)
-
-    def _before(self, request: Any) -> None:
-        """Refuse what is no address or what robots.txt forbids, and wait for the host's turn."""
-        from protego import Protego
-
-        url = str(request.url)
-        if not (host := host_of(url)):
-            raise FetchError(f"{url[:200]!r} is not an address that can be fetched")
-        origin, delay = "{0.scheme}://{0.netloc}".format(urlsplit(url)), None
-        if request.url.path != "/robots.txt":
-            if origin not in self._rules:
-                try:
-                    text = self.get(f"{origin}/robots.txt").body.decode("utf-8", "replace")
-                except FetchError as error:  # RFC 9309: 4xx allows all, 5xx, 429 and silence nothing for now
-                    if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
-                        raise FetchError(f"robots.txt of {host} cannot be read: {error}") from error
-                    text = ""
-                self._rules[origin] = Protego.parse(text)
-            if not self._rules[origin].can_fetch(url, PRODUCT):
-                raise FetchError(f"robots.txt of {host} forbids {url}")
-            delay = self._rules[origin].crawl_delay(PRODUCT)
-        time.sleep(max(0.0, self._ready_at.get(host, 0.0) - time.monotonic()))
-        self._ready_at[host] = time.monotonic() + max(self.pause_s, delay or 0.0)
-
-    def _request(self, url: str, headers: Mapping[str, str]) -> Answer:
-        """One answer of any status but a redirect; these are followed, their bodies unread."""
         until, body = time.monotonic() + DEADLINE_S, b""
-        request = self._http.build_request("GET", url, headers=headers)
-        for _ in range(MOST_REDIRECTS + 1):
-            with closing(self._http.send(request, stream=True)) as response:
-                if to := response.next_request:
-                    if request.url.scheme == "https" != to.url.scheme:
-                        raise FetchError(f"a redirect from https to {str(to.url)[:200]!r} is not followed")
-                    request = to
-                    continue
-                for chunk in response.iter_bytes() if response.status_code == 200 else ():
+        try:
+            with self._http.stream("GET", url) as response:
+                if response.status_code != 200:
+                    raise FetchError(f"HTTP {response.status_code}")
+                for chunk in response.iter_bytes():
                     body += chunk
                     if len(body) > self.max_bytes:
                         raise FetchError(f"more than {self.max_bytes:,} bytes")
                     if time.monotonic() > until:
                         raise FetchError(f"no whole answer in {DEADLINE_S:.0f} s")
-                return Answer(response.status_code, response.headers, body)
-        raise FetchError(f"more than {MOST_REDIRECTS} redirects")
+                return body, response.headers.get("content-type", "")
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            raise FetchError(f"{type(error).__name__}: {error}") from error
 
+    def _before(self, request: Any) -> None:
+        """Refuse what is no address or what robots.txt forbids, and wait for the host's turn."""
+        url = str(request.url)
+        if not (host := host_of(url)):
+            raise FetchError(f"{url[:200]!r} is not an address that can be fetched")
+        pause_s = self.pause_s
+        if request.url.path != "/robots.txt":
+            rules = self._rules_of(f"{request.url.scheme}://{host}")
+            if not rules.can_fetch(url, PRODUCT):
+                raise FetchError(f"robots.txt of {host} forbids {url}")
+            pause_s = max(pause_s, rules.crawl_delay(PRODUCT) or 0.0)
+        time.sleep(max(0.0, self._ready_at.get(host, 0.0) - time.monotonic()))
+        self._ready_at[host] = time.monotonic() + pause_s
 
-def way_to(url: str) -> str:
-    """Words for the proxy that the environment puts before an address, without its password; none: empty."""
-    parts, proxies = urlsplit(url), urllib.request.getproxies()
-    proxy = urlsplit(proxies.get(parts.scheme) or proxies.get("all", ""))
-    if not proxy.hostname or urllib.request.proxy_bypass(parts.hostname or ""):
-        return ""
-    return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}"
+    def _rules_of(self, origin: str) -> Any:
+        """What robots.txt of a scheme and host says (RFC 9309)."""
+        from protego import Protego
+
+        if origin not in self._rules:
+            self._rules[origin] = Protego.parse("")  # as long as robots.txt itself leads elsewhere
+            try:
+                text = self.get(f"{origin}/robots.txt")[0].decode("utf-8", "replace")
+                self._rules[origin] = Protego.parse(text)
+            except FetchError as error:  # 4xx allows all; 5xx, 429 and silence nothing for now
+                if not re.fullmatch(r"HTTP 4(?!29)\d\d", str(error)):
+                    del self._rules[origin]
+                    raise FetchError(f"{origin}/robots.txt cannot be read: {error}") from error
+        return self._rules[origin]
 
 
 def host_of(url: str) -> str:
     """Host and port of an http(s) address without user or password; empty for any other text."""
+    import httpx2
+
     try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
-        port = parts.port
-    except ValueError:
+        address = httpx2.URL(url)
+    except httpx2.InvalidURL:
         return ""
-    return f"{parts.hostname}{f':{port}' if port is not None else ''}" if good else ""
+    is_good = address.scheme in ("http", "https") and not address.userinfo
+    return address.netloc.decode() if is_good else ""

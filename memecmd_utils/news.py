@@ -1,7 +1,7 @@
 """News items for cold starts: the example file, a file of one's own, or collected RSS and Atom feeds.
 
 A collection is a folder: `news.jsonl` (every item with its provenance; also for `news: PATH`) and `feeds.csv`
-(how each feed fared), written after each feed. The linked articles are not fetched.
+(how each feed fared the last time), written once all feeds are asked. The linked articles are not fetched.
 """
 
 import hashlib
@@ -35,15 +35,10 @@ MIN_CHARACTERS, MAX_CHARACTERS, MAX_TITLE = 20, 2000, 200
 """An item with less text gives two people nothing to talk about; a longer one is cut."""
 SAME_START = 100
 """Letters at the beginning of two texts that make them the same news: outlets print each other's reports."""
-COLUMNS = ("topic", "name", "url", "status", "checked", "items", "new", "etag", "last_modified")
+TOPICS = f"the topics are {', '.join(schemas.TOPICS)}"
 WRITE = (
     "`feeds` is a list of topic=URL, or the path of one YAML file that maps topics to lists of url, name, "
-    f"terms, language (see data/feeds.yaml); the topics are {', '.join(schemas.TOPICS)}"
-)
-
-EACH_LINE = (
-    "each line is an item, an object of JSON with news_id, topic, title and text; the topics are "
-    f"{', '.join(schemas.TOPICS)}"
+    f"terms, language (see data/feeds.yaml); {TOPICS}"
 )
 
 
@@ -106,7 +101,8 @@ def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
         try:
             items = files.read_jsonl(path, CollectedItem)
         except files.StageOutputError as error:
-            raise NewsError(f"{error}; {EACH_LINE}") from error
+            each = "each line is an item, an object of JSON with news_id, topic, title and text"
+            raise NewsError(f"{error}; {each}; {TOPICS}") from error
         ids = [item.news_id for item in items]
         if doubled := [name for place, name in enumerate(ids) if name in ids[:place]]:
             raise NewsError(f"{path.name}: news_id {doubled[0]!r} must name one item")
@@ -161,33 +157,26 @@ def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
     """
     from tqdm.auto import tqdm
 
-    items, rows = collected(folder), {}
-    if (folder / "feeds.csv").is_file():
-        earlier = pd.read_csv(folder / "feeds.csv", dtype=str, keep_default_na=False)
-        rows = {row["url"]: row for row in earlier.to_dict("records")}
+    items, fared = collected(folder), []
     seen = {mark for item in items for mark in marks(item)}
     client = fetch.Client("news feed reader of a research package", ACCEPT, MAX_BYTES)
-    for feed in tqdm(feeds, desc="feeds", unit="feed"):
-        row = rows.setdefault(feed.url, dict.fromkeys(COLUMNS, ""))
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        row |= {**feed.model_dump(include=set(COLUMNS)), "checked": now, "new": 0, "status": "unchanged"}
-        try:
-            answer = client.get(feed.url, row["etag"], row["last_modified"])
-            if answer.code != 304:
-                for item in read_feed(feed, answer.body, answer.headers, now):
+    try:
+        for feed in tqdm(feeds, desc="feeds", unit="feed"):
+            status, before, now = "read", len(items), datetime.now(UTC).isoformat(timespec="seconds")
+            try:
+                for item in read_feed(feed, *client.get(feed.url), now):
                     if not seen & marks(item):
                         items.append(item)
-                        row["new"] += 1
                         seen |= marks(item)
-                validators = (answer.headers.get(name, "") for name in ("etag", "last-modified"))
-                row["status"], row["etag"], row["last_modified"] = "read", *validators
-        except (fetch.FetchError, NewsError) as error:
-            row["status"] = f"failed: {error}"
-        row["items"] = sum(item.feed_url == feed.url for item in items)
+            except (fetch.FetchError, NewsError) as error:
+                status = f"failed: {error}"
+            about = feed.model_dump(include={"topic", "name", "url"})
+            fared.append({**about, "status": status, "checked": now, "new": len(items) - before})
+    finally:  # also where a person stops it
         files.write_jsonl(folder / "news.jsonl", items)
-        files.write_frame(folder / "feeds.csv", pd.DataFrame([*rows.values()], columns=list(COLUMNS)))
-    if all(rows[feed.url]["status"].startswith("failed") for feed in feeds):
-        reasons = "\n".join(f"  {feed.url}: {rows[feed.url]['status']}" for feed in feeds)
+        files.write_frame(folder / "feeds.csv", pd.DataFrame(fared))
+    if all(row["status"] != "read" for row in fared):
+        reasons = "\n".join(f"  {row['url']}: {row['status']}" for row in fared)
         raise NewsError(f"none of the {len(feeds)} feeds could be read:\n{reasons}")
     return items
 
@@ -198,11 +187,15 @@ def marks(item: CollectedItem) -> set[str]:
     return {item.news_id, title, text[:SAME_START]}
 
 
-def read_feed(feed: Feed, body: bytes, headers: dict[str, str], fetched: str) -> list[CollectedItem]:
-    """The items of an RSS or Atom feed that have a title and a text; `NewsError` for other bytes."""
+def read_feed(feed: Feed, body: bytes, kind: str, fetched: str) -> list[CollectedItem]:
+    """The items of an RSS or Atom feed that have a title and a text; `kind`: its content type.
+
+    Raises `NewsError` for other bytes.
+    """
     import feedparser
 
     try:  # as a stream: bytes that look like an address would be fetched
+        headers = {"content-type": kind} if kind else {}
         parsed = feedparser.parse(io.BytesIO(body), response_headers=headers, sanitize_html=False)
     except Exception as error:  # the parser of a stranger's bytes: whatever it trips over is the feed's fault
         raise NewsError(f"it cannot be read: {type(error).__name__}: {error}"[:200]) from error

@@ -273,15 +273,9 @@ def test_one_request_that_is_refused_or_never_answered_is_left_and_the_others_go
 # --- addresses, keys, proxies -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("proxy", "told"),
-    [
-        ("socks9://me:secret@127.0.0.1:9", "ALL_PROXY"),
-        ("socks5://me:secret@127.0.0.1:9", r"models\.example.* through the proxy socks5://127\.0\.0\.1:9"),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "told"), [("socks9", "ALL_PROXY"), ("socks5", "no connection")])
 def test_a_proxy_is_used_but_for_this_machine_and_one_that_fails_is_told_without_its_password(
-    proxy, told, monkeypatch
+    scheme, told, monkeypatch
 ) -> None:
     for name in ("http", "https", "all", "no"):
         monkeypatch.delenv(f"{name}_proxy", raising=False)
@@ -291,7 +285,7 @@ def test_a_proxy_is_used_but_for_this_machine_and_one_that_fails_is_told_without
         assert ask(backend("http://models.example/v1"), request())[0].text == "好"
         assert server.headers[-1]["host"] == "models.example"
         monkeypatch.delenv("HTTP_PROXY")
-        monkeypatch.setenv("ALL_PROXY", proxy)
+        monkeypatch.setenv("ALL_PROXY", f"{scheme}://me:secret@127.0.0.1:9")
         same = backend(server)  # a notebook has a loop for each cell
         assert [ask(same, request())[0].text for _ in range(2)] == ["好"] * 2 and same._client.is_closed()
     with pytest.raises(EndpointError, match=told) as caught:

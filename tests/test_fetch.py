@@ -1,7 +1,6 @@
 """Repositories come at one commit, whole, and nothing else of them; a killed fetch goes on.
 
-A data set that is missing says what to do. Servers are asked politely: as robots.txt allows, with pauses, and
-again only where that may help.
+A data set that is missing says what to do. Servers are asked politely: as robots.txt allows, with pauses.
 """
 
 import os
@@ -10,9 +9,11 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fault_server import Answer
 from web_site import Site
 
 from memecmd_utils import fetch
@@ -21,6 +22,7 @@ from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+REAL_DATA = paths.data
 ODD = ["[盒子]!", "鸽子🕊BQB", "a b ", "#x", "w*"]
 
 
@@ -103,46 +105,53 @@ def test_a_killed_fetch_goes_on_and_gives_back_what_was_cut_off(upstream: Path, 
     assert content(target) == content(upstream)
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `data/` of its own; nothing forbids fetching."""
+    for name in fetch.OFFLINE:
+        monkeypatch.delenv(name, raising=False)
+    for name in ("data", "root"):
+        monkeypatch.setattr(paths, name, tmp_path)
+    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
+    return tmp_path
+
+
 @needs_git
-def test_the_library_is_fetched_and_unpacked(upstream: Path, tmp_path, monkeypatch, capsys) -> None:
+def test_the_library_is_fetched_and_unpacked(upstream: Path, home: Path, capsys) -> None:
     commit = git(upstream, "rev-parse", "one").strip()
     source = f"url: '{upstream.as_uri()}', licence: none stated, commit: {commit}"
-    (tmp_path / "library_sources.yaml").write_text(
+    (home / "library_sources.yaml").write_text(
         f"- {{name: a/Birds, {source}, want: ['*BQB']}}\n"
         f"- {{name: a/Zipped, {source}, want: [picture], archive: 'https://drive'}}\n"
     )
-    monkeypatch.setattr(paths, "data", tmp_path)
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     fetch.fetch_library()
     printed = capsys.readouterr().out
     assert f"a/Birds at {commit[:12]}: fetched, 3 files, licence: none" in printed
     assert "make library-sources ZIP=" in printed
-    archive = tmp_path / "images.zip"
+    archive = home / "images.zip"
     with zipfile.ZipFile(archive, "w") as made:
         for name in ("a/1.png", "../2.png", "a/read.txt"):
             made.writestr(name, b"a picture")
     fetch.fetch_library(archive)
-    images = tmp_path / "raw" / "sources" / "Zipped" / "images"
+    images = home / "raw" / "sources" / "Zipped" / "images"
     assert sorted(p.relative_to(images).as_posix() for p in images.rglob("*.*")) == ["2.png", "a/1.png"]
 
 
 @needs_git
-def test_the_papers_data_come_each_at_its_commit(upstream: Path, tmp_path, monkeypatch, capsys) -> None:
+def test_the_papers_data_come_each_at_its_commit(upstream: Path, home: Path, capsys) -> None:
     one, two = (git(upstream, "rev-parse", name).strip() for name in ("one", "main"))
-    (tmp_path / "paper_data.yaml").write_text(
+    (home / "paper_data.yaml").write_text(
         f"url: '{upstream.as_uri()}'\nlicence: none stated\nparts:\n"
         f"- {{commit: {one}, paths: [README.md, picture]}}\n- {{commit: {two}, paths: [later.jpg]}}\n"
         f"- {{commit: {one}, paths: ['{ODD[0]}'], pictures: true}}\n"
     )
-    monkeypatch.setattr(paths, "data", tmp_path)
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
     folder = fetch.fetch_release()
     assert sorted(path.name for path in folder.glob("[!.]*")) == ["README.md", "later.jpg", "picture"]
     assert "5 files, 0.0 MB; licence: none stated" in capsys.readouterr().out
     fetch.fetch_release(with_pictures=True)
     assert (folder / ODD[0]).is_dir() and not fetch.is_users(folder)
-    (tmp_path / "paper_data.yaml").write_text(
-        f"url: '{tmp_path.as_uri()}/gone'\nlicence: x\nparts: [{{commit: {two}, paths: [x]}}]\n"
+    (home / "paper_data.yaml").write_text(
+        f"url: '{home.as_uri()}/gone'\nlicence: x\nparts: [{{commit: {two}, paths: [x]}}]\n"
     )
     with pytest.raises(SourceError, match="git fetch failed"):
         fetch.fetch_release()
@@ -152,17 +161,11 @@ def test_the_papers_data_come_each_at_its_commit(upstream: Path, tmp_path, monke
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `data/` of its own with the real list, whose addresses lead nowhere."""
-    for name in fetch.OFFLINE:
-        monkeypatch.delenv(name, raising=False)
-    listed = (paths.data / "template_sources.yaml").read_text("utf-8")
-    listed = listed.replace("https://github.com", str(tmp_path))
-    (tmp_path / "template_sources.yaml").write_text(listed, "utf-8")
-    for name in ("data", "root"):
-        monkeypatch.setattr(paths, name, tmp_path)
-    monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-    return tmp_path
+def place(home: Path) -> Path:
+    """`home` with the real list, whose addresses lead nowhere."""
+    listed = (REAL_DATA / "template_sources.yaml").read_text("utf-8")
+    (home / "template_sources.yaml").write_text(listed.replace("https://github.com", str(home)), "utf-8")
+    return home
 
 
 def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
@@ -200,6 +203,12 @@ def test_a_data_set_is_fetched_once_and_a_missing_one_says_why(place: Path, monk
 
 
 @pytest.fixture
+def site() -> Iterator[Site]:
+    with Site().running() as running:
+        yield running
+
+
+@pytest.fixture
 def waits(monkeypatch) -> list[float]:
     """How long was waited, in place of waiting."""
     waited: list[float] = []
@@ -211,51 +220,40 @@ def client(**more) -> Client:
     return Client("a test", "text/html", **{"pause_s": 0, **more})
 
 
-def test_a_page_is_asked_for_again_only_where_it_changed(waits, monkeypatch) -> None:
-    page, moved = (200, {"ETag": "x"}, "页".encode()), (302, {"Location": "/a"}, b"")
-    site, asking = Site(monkeypatch, a=[page, (304, {}, b"")], moved=moved), client(pause_s=2)
-    assert asking.get(site.url + "moved").body.decode() == "页"
-    assert asking.get(site.url + "a", etag="x", last_modified="then").code == 304
-    assert site.paths == ["/robots.txt", "/moved", "/a", "/a"]
-    assert site.asked[-1][1]["User-Agent"].startswith("MemeCMD/")
-    assert sum(waits) > 3, "a pause of two seconds for every request to a host"
+def test_a_page_is_asked_for_over_its_redirects_with_a_pause_before_each_request(site, waits) -> None:
+    site.pages = {"/a": Answer("页", kind="text/html"), "/moved": Answer(status=302, Location="/a")}
+    assert client(pause_s=2).get(f"{site.url}/moved") == ("页".encode(), "text/html")
+    assert site.paths == ["/robots.txt", "/moved", "/a"] and sum(wait > 1 for wait in waits) == 2
+    assert site.headers[-1]["user-agent"].startswith("MemeCMD/")
 
 
-def test_what_may_mend_itself_is_asked_for_again(waits, monkeypatch) -> None:
-    good, busy, long = (200, {}, b"x"), (429, {"Retry-After": "7"}, b""), (503, {"Retry-After": "900"}, b"")
-    site, asking = Site(monkeypatch, a=[busy, (0, {}, b""), good], b=busy, c=long), client()
-    assert asking.get(site.url + "a").body == b"x" and 7.0 in waits
-    for path, times in (("b", 3), ("c", 1)):
-        with pytest.raises(FetchError, match="HTTP"):
-            asking.get(site.url + path)
-        assert site.paths.count(f"/{path}") == times
-
-
-def test_robots_txt_is_kept_to(waits, monkeypatch) -> None:
-    rules, good = b"User-agent: MemeCMD\nDisallow: /no\nCrawl-delay: 9\n", (200, {}, b"x")
-    around = (302, {"Location": "/no"}, b"")
-    pages = {"robots.txt": (200, {}, rules), "yes": good, "no": good, "around": around}
-    site, asking = Site(monkeypatch, **pages), client()
+def test_robots_txt_is_kept_to(site, waits) -> None:
+    rules = Answer("User-agent: MemeCMD\nDisallow: /no\nCrawl-delay: 9\n")
+    site.pages = {"/robots.txt": Answer(status=302, Location="/rules"), "/rules": rules, "/yes": Answer("x")}
+    site.pages |= {"/no": Answer("x"), "/around": Answer(status=302, Location="/no")}
+    asking = client()
     for path in ("no", "around"):
-        with pytest.raises(FetchError, match=r"robots\.txt of site\.example forbids"):
-            asking.get(site.url + path)
-    asking.get(site.url + "yes")
+        with pytest.raises(FetchError, match=r"robots\.txt of 127\.0\.0\.1:\d+ forbids"):
+            asking.get(f"{site.url}/{path}")
+    asking.get(f"{site.url}/yes")
     assert "/no" not in site.paths and 8 < max(waits) <= 9
-    site = Site(monkeypatch, **{"robots.txt": (503, {}, b""), "a": good})
-    with pytest.raises(FetchError, match=r"robots\.txt .* cannot be read: HTTP 503"):
-        client().get(site.url + "a")
+    for status in (429, 503):
+        site.pages["/robots.txt"] = Answer(status=status)
+        with pytest.raises(FetchError, match=rf"robots\.txt cannot be read: HTTP {status}"):
+            client().get(f"{site.url}/yes")
 
 
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ((302, {"Location": "https://me:secret@site.example/"}, b""), "is not an address"),
-        ((302, {"Location": "http://site.example/b"}, b""), "a redirect from https .* is not followed"),
-        ((302, {"Location": "/a"}, b""), "more than 5 redirects"),
-        ((200, {}, b"x" * 5001), "more than 5,000 bytes"),
+        (Answer(status=302, Location="https://me:secret@127.0.0.1/"), "is not an address"),
+        (Answer(status=302, Location="/a"), "TooManyRedirects"),
+        (Answer("x" * 5001), "more than 5,000 bytes"),
+        (Answer("x", status=500), "HTTP 500"),
+        (Answer(reset=True), "ReadError"),
     ],
 )
-def test_refusals(waits, monkeypatch, page: tuple, why: str) -> None:
-    Site(monkeypatch, a=page)
+def test_refusals(site, waits, page: Answer, why: str) -> None:
+    site.pages = {"/a": page}
     with pytest.raises(FetchError, match=why):
-        client(max_bytes=5000).get("https://site.example/a")
+        client(max_bytes=5000).get(f"{site.url}/a")

@@ -93,11 +93,11 @@ def test_pictures_are_fetched_once_and_only_what_is_one(tmp_path: Path, monkeypa
     Image.effect_noise((40, 30), 50).save(tmp_path / "made.png")
     data = (tmp_path / "made.png").read_bytes()
 
-    def get(self: object, url: str) -> fetch.Answer:
+    def get(self: object, url: str) -> tuple[bytes, str]:
         asked.append(url)
         if "gone" in url:
             raise fetch.FetchError("HTTP 404")
-        return fetch.Answer(200, {}, b"<html>" if "page" in url else data)
+        return b"<html>" if "page" in url else data, ""
 
     client.get = get
     monkeypatch.setattr(fetch, "Client", client)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import SecretStr
 
-from memecmd_utils import fetch, files
+from memecmd_utils import files
 from memecmd_utils.llm import chat, refusals
 from memecmd_utils.llm.pace import Stopped, pace_of
 from memecmd_utils.llm.refusals import Refusal
@@ -240,10 +240,7 @@ class OpenAIBackend(Backend):
         except openai.APITimeoutError:
             fault = self._gave_up("time-out", "Where it is only slow, raise `timeout_s` of the endpoint")
         except openai.APIConnectionError as error:
-            url = address(self.endpoint) or "https://api.openai.com"
-            way = "" if is_local(self.endpoint) else fetch.way_to(url)
-            cause = self.shown(str(error.__cause__))
-            fault = self._gave_up(f"no connection{way}, or a broken one: {cause}")
+            fault = self._gave_up(f"no connection, or a broken one: {self.shown(str(error.__cause__))}")
         if isinstance(fault, GaveUp) and heard == 0 < self._heard and not is_last:
             return await self.using(work)  # it is there and only ill: that gets more tries
         raise fault.with_traceback(None)
