@@ -3,7 +3,9 @@
 They depend on the fonts and the version of the browser, so they are taken by hand and nothing compares them.
 """
 
+import base64
 import io
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,9 +15,24 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from memecmd_utils.files import paths
 
-LESSONS, SHOWN = "lessons.png", (480, 300)
-"""A picture of each executed lesson: the largest output of about this shape."""
-OUTPUTS = ".jp-OutputArea-output :is(img, svg, .mc-row, .mc-beside, .mc-page):not(details:not([open]) *)"
+LESSONS, CARD, SCALE = "lessons.png", (420, 230), 1.5
+"""Its name, the size of a lesson's card in CSS pixels, and how many pixels of the file one of them is."""
+OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
+CARDS = {
+    "01_library_build": (0, (0, 0, 600, 300)),
+    "02_annotation": (13, (0, 0, 394, 180)),
+    "03_dialogue_generation": (7, (0, 0, 435, 299)),
+    "04_retrieval": (8, (453, 0, 906, 326)),
+    "04b_learned_placement": (3, (0, 0, 425, 384)),
+    "04c_reranking": (1, (0, 0, 772, 478)),
+    "05_evaluation": (26, (0, 0, 768, 338)),
+    "05b_studies": (5, (0, 0, 576, 288)),
+    "06_figures": (12, (0, 0, 864, 288)),
+    "07_template_memes": (3, (0, 0, 576, 384)),
+    "08_meme_text_retrieval": (7, (0, 0, 574, 240)),
+    "09_the_papers_data": (4, (0, 0, 672, 269)),
+}
+"""Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
 """Name, and width and height in pixels."""
 OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.reload();"
@@ -64,36 +81,44 @@ def take(page: Path, folder: Path) -> list[Path]:
 
 
 def take_lessons(folder: Path, target: Path) -> Path:
-    """One picture for all lessons whose pages stand in `folder`, two in a row, each with its name."""
-    font = ImageFont.load_default(18)
-    parts = []
+    """One picture of equal cards for the lessons in `folder`: question and a part of one output."""
+    font = ImageFont.load_default(15 * SCALE)
+    wide, high = (round(SCALE * side) for side in CARD)
+    gap = round(10 * SCALE)
+    place = (wide + gap, high + 4 * gap)
+    sheet = Image.new("RGB", (2 * place[0] + gap, -(-len(CARDS) // 2) * place[1]), "white")
+    draw = ImageDraw.Draw(sheet)
+    readme = (paths.root / "README.md").read_text(encoding="utf-8")
+    questions = dict(re.findall(r"^\| \[(\w+)\]\(.*\) \| (.*) \|$", readme, re.MULTILINE))
     with browser.open_browser(1000, 1500) as driver:
-        for page in sorted(folder.glob("0*.html")):
-            driver.get(page.resolve().as_uri())
-            sizes = [(one, *one.size.values()) for one in driver.find_elements("css selector", OUTPUTS)]
-            fitting = [
-                (high * wide, one)
-                for one, high, wide in sizes
-                if 0.8 < wide / max(1, high) < 2.6 and high < 900
-            ]
-            _, largest = max(fitting, key=lambda pair: pair[0])
-            place = (
-                "arguments[0].scrollIntoView({block: 'center'}); return arguments[0].getBoundingClientRect()"
-            )
-            driver.execute_script(place, largest)
-            time.sleep(0.5)  # pictures above it load now
-            box = driver.execute_script(place, largest)
-            with Image.open(io.BytesIO(driver.get_screenshot_as_png())) as shot:
-                cut = shot.convert("RGB").crop([box[side] for side in ("left", "top", "right", "bottom")])
-            parts.append((page.stem, ImageOps.pad(cut, SHOWN, color="white")))
-    wide, high = SHOWN[0] + 20, SHOWN[1] + 50
-    sheet = Image.new("RGB", (2 * wide, -(-len(parts) // 2) * high), "white")
-    for number, (name, picture) in enumerate(parts):
-        left, top = number % 2 * wide + 10, number // 2 * high
-        ImageDraw.Draw(sheet).text((left, top + 12), name, fill="black", font=font)
-        sheet.paste(picture, (left, top + 40))
+        for number, (lesson, (output, part)) in enumerate(CARDS.items()):
+            driver.get((folder / f"{lesson}.html").resolve().as_uri())
+            shown = driver.find_elements("css selector", OUTPUTS)[output]
+            picture = ImageOps.pad(_part(driver, shown, part), (wide, high), color="white")
+            left, top = number % 2 * place[0] + gap, number // 2 * place[1]
+            title = f"{lesson.split('_')[0]}  {questions[lesson]}"
+            draw.text((left, top + gap), title, fill="black", font=font)
+            sheet.paste(picture, (left, top + 3 * gap))
+            draw.rectangle((left, top + 3 * gap, left + wide, top + 3 * gap + high), outline="lightgrey")
     sheet.quantize(128).save(target, optimize=True)
     return target
+
+
+def _part(driver, shown, part: tuple[int, int, int, int]) -> Image.Image:
+    """A part of an element (left, top, right, bottom in its CSS pixels), as sharp as its card needs it."""
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", shown)
+    time.sleep(0.5)  # pictures above it load now
+    left, top, right, bottom = part
+    clip = {
+        "x": shown.rect["x"] + left,
+        "y": shown.rect["y"] + top,
+        "width": right - left,
+        "height": bottom - top,
+        "scale": SCALE * min(CARD[0] / (right - left), CARD[1] / (bottom - top)),
+    }
+    options = {"clip": clip, "captureBeyondViewport": True}
+    data = driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
+    return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
 
 
 def _open(driver, page: Path, strategy: str, turn: int) -> None:
