@@ -181,6 +181,9 @@ def fetch_release(with_pictures: bool = False) -> Path:
             mark, wanted = f"{MARK}-{number}", " ".join([part["commit"], *part["paths"]])
             if _git(folder, "config", "--get", mark, may_fail=True) != wanted:
                 _git(folder, "fetch", "--quiet", "--no-tags", "--depth=1", "origin", part["commit"])
+                listed = _git(folder, "ls-tree", "-r", part["commit"], "--", *part["paths"])
+                blobs = "\n".join(re.findall(r"blob (\w+)\t", listed))  # in one request, not one a file
+                _git(folder, "fetch", "--quiet", "--no-tags", "origin", "--stdin", given=blobs)
                 _git(folder, "checkout", "--quiet", part["commit"], "--", *part["paths"])
                 _git(folder, "config", mark, wanted)
     held = [path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts]
