@@ -109,9 +109,7 @@ def load_news(profile: Profile) -> Sequence[schemas.NewsItem]:
         return items
     folder = collection_folder(profile)
     items = collected(folder)
-    if len(items) < wanted:
-        items = collect(read_feeds(profile.dialogue.feeds), folder)
-    return items
+    return items if len(items) >= wanted else collect(read_feeds(profile.dialogue.feeds), folder)
 
 
 def collection_folder(profile: Profile) -> Path:

@@ -547,15 +547,6 @@ def test_what_is_no_dialogue_of_two_is_refused_in_one_line(tmp_path: Path, chang
     assert "\n" not in str(caught.value) and "http" not in str(caught.value)
 
 
-@pytest.mark.parametrize("codec", ["utf-8-sig", "gb18030", "utf-16"])
-def test_dialogues_are_read_in_the_encodings_that_editors_write(codec: str, tmp_path: Path) -> None:
-    release = "".join(json.dumps(OWN | {"dialogue_id": name}, ensure_ascii=False) + "\r\n" for name in "ab")
-    own, _ = load(tmp_path / "own.jsonl", release.encode(codec))
-    assert [one.dialogue_id for one in own] == ["a", "b"] and own[0].turns[0].text == "到家了吗"
-    (plain,), _ = load(tmp_path / "a.txt", lines("{name}：{text}\n").encode(codec), llm="openai")
-    assert [turn.text for turn in plain.turns] == [text for _, text in TALK]
-
-
 def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) -> None:
     """One sentence of `make reproduce` and `make doctor`, also in a replay; nothing to generate is named beside."""
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"speaker": "A", "text": "x"}\n{')
