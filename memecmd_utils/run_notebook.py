@@ -25,7 +25,7 @@ import filelock
 import nbformat
 from markupsafe import Markup
 
-from memecmd_utils import files
+from memecmd_utils import fetch, files
 from memecmd_utils.files import HEADLESS_VARIABLE, TERMINAL_VARIABLE, MemecmdError, paths
 from memecmd_utils.runs import STAGES, Run, StageMissing
 from memecmd_utils.schemas import Meme
@@ -72,9 +72,8 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
     named += [library.curation, profile.dialogue.dialogues, models.clip_model, models.embedder]
     named += [profile.dialogue.news, *profile.dialogue.feeds, profile.paper_data]
     named += [profile.mtrclip.images, os.environ.get("MEMECMD_GGUF")]
-    for key in ("imgflip", "published", "memecap", "figmemes", "figmemes_labels"):
-        fetched = paths.raw / "templates" / ("cm50" if key == "published" else key)
-        named.append(getattr(profile.cm50, key) or str(fetched))
+    for source in fetch.source_list("template_sources"):
+        named.append(getattr(profile.cm50, source.key) or str(paths.raw / "templates" / source.name))
     named += [str(paths.raw / "ratings" / profile.name), str(paths.raw / "news" / profile.name)]
     if models.mode == "recorded":
         named += [str(paths.raw / "recordings" / profile.name)]
