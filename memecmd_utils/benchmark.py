@@ -518,10 +518,11 @@ def score(
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """Rows of the `leaderboard.json` in a folder; none without it."""
+    """Rows of the `leaderboard.json` in a folder; none without it, nor of one with the columns of old."""
     if not (file := folder / FILE).is_file():
         return []
-    return json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
+    rows = json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
+    return [row for row in rows if NET in row]
 
 
 def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
