@@ -12,6 +12,7 @@ from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import recordings as recordings_store
 from memecmd_utils.llm.types import Message, Request
 from memecmd_utils.runs import Run, StageMissing, open_run
+from memecmd_utils.settings import Endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,13 @@ def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_fold
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "OpenAIBackend", lambda endpoint, **_: ScriptedBackend(lambda r: "是"))
+
+    def scripted(endpoint: Endpoint, **_: object) -> ScriptedBackend:
+        backend = ScriptedBackend(lambda r: "是")
+        backend.endpoint = endpoint
+        return backend
+
+    monkeypatch.setattr(runs, "OpenAIBackend", scripted)
     judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"
