@@ -209,7 +209,7 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
         assert counts[-2] == "1" and sum(map(int, filter(None, counts))) == 3
 
         click(driver, "#game")
-        assert [label.text for label in all_of(driver, "#strategies label")] == ["1", "2"]
+        assert [label.text for label in all_of(driver, "#strategies label")] == ["Show 1", "Show 2"]
         hidden = one(driver, "#rate").text + one(driver, "#steps").text
         assert not any(word in hidden for word in ("Greedy", "Reranked", "graded"))
         sides = []
