@@ -21,7 +21,7 @@ OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
     "02_annotation": (13, (0, 0, 394, 160)),
-    "03_dialogue_generation": (2, (0, 0, 435, 299)),
+    "03_dialogue_generation": (4, (0, 210, 435, 508)),
     "04_retrieval": (8, (440, 290, 906, 580)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 772, 478)),
@@ -30,7 +30,7 @@ CARDS = {
     "06_figures": (13, (0, 0, 672, 250)),
     "07_template_memes": (3, (0, 0, 576, 384)),
     "08_meme_text_retrieval": (7, (0, 0, 574, 240)),
-    "09_the_papers_data": (1, (0, 0, 672, 269)),
+    "09_the_papers_data": (2, (0, 0, 672, 269)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
