@@ -66,7 +66,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_stages(project: Path, chosen: str) -> str:
     done = command(project, "reproduce", profile="paper", settings=chosen)
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-6000:])
-    return re.search(r"^run (\S+):", done.stdout, re.MULTILINE)[1]
+    return re.search(r"^run (\S+)$", done.stdout, re.MULTILINE)[1]
 
 
 def test_the_paper_profile_end_to_end_and_again_without_models(project: Path) -> None:
