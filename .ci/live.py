@@ -143,10 +143,8 @@ def held_again(run: runs.Run, scratch: Path) -> Iterator[str]:
             for name, turns in ((said.dialogue_id, said.turns) for said in dialogues):
                 texts = [turn.text for turn in turns]
                 for place, text in enumerate(texts):
-                    if (
-                        llm.run(dialogue.answer_turn(starts[name], texts[:place], chat, profile)).value
-                        != text
-                    ):
+                    asked = dialogue.answer_turn(starts[name], texts[:place], chat, profile)
+                    if llm.run(asked).value != text:
                         yield f"{phases}/{name}/{place + 1}"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -259,24 +259,37 @@ OF_MEMES = {
 meme fits at the other turns where it was graded; one that was graded at none does not count there."""
 
 
-def of_memes(sent: pd.DataFrame, graded: pd.DataFrame) -> dict[str, Estimate]:
-    """Each of `OF_MEMES` over a table of memes; `graded` has every graded pair of a turn and a meme once."""
-    names = _dialogues(sent, graded)
-    worth = _worth(sent, graded, names)
+class FitCounts(NamedTuple):
+    """At how many turns each meme was graded, and at how many it fits: two tables [dialogues, memes]."""
+
+    graded: pd.DataFrame
+    fits: pd.DataFrame
+
+
+def fit_counts(graded: pd.DataFrame) -> FitCounts:
+    """Of a table of memes that has every graded pair of a turn and a meme once."""
+    by_meme = graded.assign(fits=fits(graded["grade"])).groupby(["dialogue", "meme"], sort=False)["fits"]
+    return FitCounts(*(counts.unstack(fill_value=0) for counts in (by_meme.size(), by_meme.sum())))
+
+
+def of_memes(sent: pd.DataFrame, counts: FitCounts) -> dict[str, Estimate]:
+    """Each of `OF_MEMES` over a table of memes; `counts` are of all grades."""
+    names = _dialogues(counts, sent)
+    worth = _worth(sent, counts, names)
     return {
         name: statistics.estimate(*_mean(worth[name], sent, names), kind) for name, kind in OF_MEMES.items()
     }
 
 
 def differences_of_memes(
-    ours: pd.DataFrame, theirs: pd.DataFrame, graded: pd.DataFrame, *, is_paired: bool
+    ours: pd.DataFrame, theirs: pd.DataFrame, counts: FitCounts, *, is_paired: bool
 ) -> dict[str, Estimate]:
     """Each of `OF_MEMES` over one table of memes, minus that over another.
 
     Paired: row by row, where both have the same turns in the same order; else each over its own turns.
     """
-    names = _dialogues(ours, theirs, graded)
-    mine, others = (_worth(table, graded, names) for table in (ours, theirs))
+    names = _dialogues(counts, ours, theirs)
+    mine, others = (_worth(table, counts, names) for table in (ours, theirs))
     differences = {}
     for name in OF_MEMES:
         if is_paired:
@@ -288,25 +301,25 @@ def differences_of_memes(
     return differences
 
 
-def _dialogues(*tables: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(name for table in tables for name in table["dialogue"].unique()))
+def _dialogues(counts: FitCounts, *tables: pd.DataFrame) -> list[str]:
+    sent = (name for table in tables for name in table["dialogue"].unique())
+    return list(dict.fromkeys((*sent, *counts.graded.index)))
 
 
-def _worth(sent: pd.DataFrame, graded: pd.DataFrame, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _worth(sent: pd.DataFrame, counts: FitCounts, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Each meme sent in every one of `OF_MEMES`, [1 + dialogues, memes].
 
     First by all grades, then without those of each dialogue, whose own memes are nan there.
     """
     grade = sent["grade"].to_numpy(float)
     fitting = fits(grade)
-    by_meme = graded.assign(fits=fits(graded["grade"])).groupby(["dialogue", "meme"])["fits"]
 
-    def at_other_turns(counts: pd.Series, own: np.ndarray) -> np.ndarray:
-        table = counts.unstack().reindex(index=names, columns=sent["meme"]).fillna(0).to_numpy()
+    def at_other_turns(counted: pd.DataFrame, own: np.ndarray) -> np.ndarray:
+        table = counted.reindex(index=names, columns=sent["meme"], fill_value=0).to_numpy()
         return np.vstack([table.sum(axis=0), table.sum(axis=0) - table]) - own
 
-    others = at_other_turns(by_meme.size(), np.isfinite(grade))
-    elsewhere = at_other_turns(by_meme.sum(), fitting) / np.where(others > 0, others, np.nan)
+    others = at_other_turns(counts.graded, np.isfinite(grade))
+    elsewhere = at_other_turns(counts.fits, fitting) / np.where(others > 0, others, np.nan)
     values = fitting, grade == 2, np.nan_to_num(grade), fitting - elsewhere
     is_left_out = np.array([None, *names], dtype=object)[:, None] == sent["dialogue"].to_numpy()
     return {name: np.where(is_left_out, np.nan, value) for name, value in zip(OF_MEMES, values, strict=True)}

@@ -400,8 +400,8 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
     shutil.make_archive(str(data / "release"), "zip", data / "release")
     sections, pages, homes = [], files.templates(), (folder, data, files.HTML / "site", paths.root)
     bar_of, origin = pages.get_template("site_bar.html.j2"), files.git("remote", "get-url", "origin")
-    hosts = [re.sub(r"(?<=//)[^/@]*@", "", origin)] if origin.startswith("https://") else []
-    known = {"folder": folder, "paths": paths, "hosts": hosts}
+    repository = re.sub(r"(?<=//)[^/@]*@", "", origin) if origin.startswith("https://") else ""
+    known = {"folder": folder, "paths": paths, "repository": repository}
 
     def name_of(path: Path) -> str:
         name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")

@@ -299,12 +299,12 @@ class Run:
         Without `is_kept` nothing is recorded: the owner of what is asked about wants nobody to keep it.
         """
         name = stage if number == 0 else f"{stage}-{number + 1}"
-        llm, endpoint, _ = model_of(self.profile, role, number)
+        llm = model_of(self.profile, role, number).llm
         concurrency, mode = self.profile.models.concurrency, self.profile.models.mode
         with ExitStack() as stack:
             backend = backend_of(self.profile, role, number, at_once, None if mode == "recorded" else stack)
             concurrency = min(concurrency, at_once) if llm == "local" else concurrency
-            caps = None if llm == "authored" else budget(self, name, getattr(backend, "endpoint", endpoint))
+            caps = None if llm == "authored" else budget(self, name, backend.endpoint)
             store = self.recordings(stage) if backend.recordable and is_kept else None
             if store is not None:
                 stack.enter_context(store.writing())

@@ -15,7 +15,7 @@ import pandas as pd
 
 from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
-from memecmd_utils.grades import NONE, GroundTruth, Key, load_truth, read_grades, truth_of_run
+from memecmd_utils.grades import NONE, FitCounts, GroundTruth, Key, load_truth, read_grades, truth_of_run
 from memecmd_utils.library import drawn_memes
 from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves, pad
 from memecmd_utils.runs import Run
@@ -287,9 +287,9 @@ class Turns:
         return asked.assign(meme=np.array(self.meme_ids)[columns], grade=self.grades[rows, columns])
 
     @cached_property
-    def graded(self) -> pd.DataFrame:
-        """All graded pairs in that form."""
-        return self.pairs(*np.nonzero(np.isfinite(self.grades)))
+    def fit_counts(self) -> FitCounts:
+        """How often each meme was graded and fits, in each dialogue."""
+        return grades.fit_counts(self.pairs(*np.nonzero(np.isfinite(self.grades))))
 
     @cached_property
     def answerable(self) -> np.ndarray:

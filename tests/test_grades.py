@@ -189,7 +189,7 @@ def test_what_memes_are_worth_by_plain_counting_also_without_each_dialogue() -> 
     graded = pd.concat([graded, pd.DataFrame([("d0", 2, "m3", 2.0)], columns=graded.columns)])
     drawn = [asked.assign(meme=rng.choice(["m0", "m1", "m2", "m3"], len(asked))) for _ in "ab"]
     ours, theirs = (sent.merge(graded, how="left") for sent in drawn)
-    found = grades.of_memes(ours, graded)
+    found = grades.of_memes(ours, grades.fit_counts(graded))
     for measure, kind in grades.OF_MEMES.items():
         values = plainly_counted(ours, graded)[measure]
         without = [
@@ -202,7 +202,7 @@ def test_what_memes_are_worth_by_plain_counting_also_without_each_dialogue() -> 
         assert (got.value, got.low, got.high, got.n) == pytest.approx(
             (by_hand.value, by_hand.low, by_hand.high, by_hand.n)
         )
-    own = grades.differences_of_memes(ours, theirs, graded, is_paired=False)["lands"]
-    paired = grades.differences_of_memes(ours, theirs, graded, is_paired=True)["lands"]
+    own = grades.differences_of_memes(ours, theirs, grades.fit_counts(graded), is_paired=False)["lands"]
+    paired = grades.differences_of_memes(ours, theirs, grades.fit_counts(graded), is_paired=True)["lands"]
     gap = (ours.grade == 2).mean() - (theirs.grade == 2).mean()
     assert own.value == pytest.approx(gap) == paired.value and (own.n, paired.n) == (80, 40)

@@ -227,7 +227,7 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             sent = senders.sent(who, where)
             yield {
                 "where": where, "who": who, "memes": len(sent), "ungraded": sent["grade"].isna().mean(),
-                **grades.of_memes(sent, data.graded), "different": sent["meme"].nunique(),
+                **grades.of_memes(sent, data.fit_counts), "different": sent["meme"].nunique(),
                 "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
                 "right after another": gaps.count(1), "chats": sent["dialogue"].nunique(),
                 "lands a chat": (sent["grade"] == 2).sum() / len(data.rows_of),
@@ -242,7 +242,7 @@ def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             if not {*at, who, other} <= {*senders.turns, *senders.firsts}:
                 continue
             ours, theirs = (senders.sent(*sender) for sender in zip((who, other), at, strict=True))
-            found = grades.differences_of_memes(ours, theirs, senders.data.graded, is_paired=where != OWN)
+            found = grades.differences_of_memes(ours, theirs, senders.data.fit_counts, is_paired=where != OWN)
             for measure, got in found.items():
                 row = {"where": where, "who": who, "minus": other, "measure": measure}
                 yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}

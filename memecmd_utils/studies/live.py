@@ -109,8 +109,9 @@ def tables() -> dict[str, list[dict[str, Any]]]:
     """All tables of the corpus, as rows."""
     memes = graded_memes()
     graded = memes.drop_duplicates(KEY)
+    counts = grades.fit_counts(graded)
     rows: Mapping[str, Iterable[dict[str, Any]]] = {
-        "senders": sender_rows(memes, graded), "differences": difference_rows(memes, graded, PAIRS),
+        "senders": sender_rows(memes, counts), "differences": difference_rows(memes, counts, PAIRS),
         "agreement": [agreement(graded)], "judge": judge_rows(memes), "phases": phase_rows(),
         "preferences": preference_rows(), "sheets": sheet_rows(),
     }  # fmt: skip
@@ -190,7 +191,7 @@ def sheet_rows() -> Iterator[dict[str, Any]]:
     given = given_grades(FOLDER / GRADES)
     for shown, chosen in asked.groupby("shown", sort=False):
         sent = chosen[chosen["meme"] != ""].merge(given, how="left", on=KEY).dropna(subset="grade")
-        worth = grades.of_memes(sent, sent)
+        worth = grades.of_memes(sent, grades.fit_counts(sent))
         row = {"shown": shown, "turns": len(chosen), "memes": int((chosen["meme"] != "").sum())}
         row |= {"graded": len(sent), "same": same}
         yield row | {name: worth[name] for name in ("fits", "lands")}

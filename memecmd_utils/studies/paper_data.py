@@ -234,10 +234,10 @@ def graded_memes(published: Published) -> pd.DataFrame:
     return sent.assign(set=sent["dialogue"].map(set_of))
 
 
-def sender_rows(memes: pd.DataFrame, graded: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def sender_rows(memes: pd.DataFrame, counts: grades.FitCounts) -> Iterator[dict[str, Any]]:
     """What the `memes` of every sender are worth (`grades.of_memes`), of those that could be graded.
 
-    described: their share. `graded`: all graded memes that somebody sent, each once.
+    described: their share. `counts` are of all graded memes that somebody sent, each once.
     """
     n_dialogues = memes["dialogue"].nunique()
     for sender, sent in memes.groupby("strategy", sort=False):
@@ -246,7 +246,7 @@ def sender_rows(memes: pd.DataFrame, graded: pd.DataFrame) -> Iterator[dict[str,
             "who": sender, "dialogues": n_dialogues, "memes": len(sent),
             "memes a dialogue": len(sent) / n_dialogues,
             "described": statistics.share(len(known) / len(sent)),
-            **grades.of_memes(known, graded), "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
+            **grades.of_memes(known, counts), "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
         }  # fmt: skip
 
 
@@ -255,12 +255,12 @@ LOOK_PAIRS = ((RERANKED, "greedy"), ("greedy", "random"), ("sampling", "greedy")
 
 
 def difference_rows(
-    memes: pd.DataFrame, graded: pd.DataFrame, pairs: Sequence[tuple[str, str]] = LOOK_PAIRS
+    memes: pd.DataFrame, counts: grades.FitCounts, pairs: Sequence[tuple[str, str]] = LOOK_PAIRS
 ) -> Iterator[dict[str, Any]]:
     """One sender minus another, each at its own turns, in fits and lands."""
     by_sender = dict([*memes.dropna(subset="grade").groupby("strategy")])
     for who, other in (pair for pair in pairs if {*pair} <= by_sender.keys()):
-        found = grades.differences_of_memes(by_sender[who], by_sender[other], graded, is_paired=False)
+        found = grades.differences_of_memes(by_sender[who], by_sender[other], counts, is_paired=False)
         for measure in ("fits", "lands"):
             got = found[measure]
             row = {"who": who, "minus": other, "measure": measure, "difference": got}
@@ -309,10 +309,10 @@ def look(published: Published) -> dict[str, Any]:
     """All tables of the blind look, from the tracked choices and grades."""
     memes = graded_memes(published)
     graded = memes.dropna(subset="grade").drop_duplicates(KEY)
-    parts = [("all", memes), *memes.groupby("set", sort=False)]
+    counts, parts = grades.fit_counts(graded), [("all", memes), *memes.groupby("set", sort=False)]
 
     def by_set(rows_of: Callable[..., Iterator[dict[str, Any]]]) -> pd.DataFrame:
-        return pd.DataFrame({"set": part, **row} for part, of_set in parts for row in rows_of(of_set, graded))
+        return pd.DataFrame({"set": part, **row} for part, of_set in parts for row in rows_of(of_set, counts))
 
     return {
         "look": by_set(sender_rows), "look_differences": by_set(difference_rows),
