@@ -104,6 +104,7 @@ def reason_glosses() -> dict[str, str]:
     return {row["reason"]: row["gloss"] for row in files.read_rows(paths.example / "reason_glosses.jsonl")}
 
 
+@lru_cache(maxsize=1)
 def glosses() -> dict[str, str]:
     """English glosses by authored subject: `<dialogue>/<turn>` and scenario ids."""
     utterances = files.read_rows(paths.example / "dialogues.jsonl")
