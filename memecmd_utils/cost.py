@@ -13,7 +13,7 @@ from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.library import find_candidates
 from memecmd_utils.llm import gloss, local_model, spending
-from memecmd_utils.llm.endpoint import EMBEDDING, INPUTS, OpenAIBackend
+from memecmd_utils.llm.endpoint import INPUTS, OpenAIBackend
 from memecmd_utils.runs import Role
 from memecmd_utils.schemas import AnnotationReply, SummaryReply
 from memecmd_utils.settings import Endpoint, Judge, Profile
@@ -132,8 +132,9 @@ def estimate(profile: Profile, n_memes: int) -> list[dict[str, Any]]:
     if ("embedder", 0) in runs.models_asked(profile):
         requests = (4 * n_memes + 3 * places) / INPUTS
         rows.append(_row(profile, "04 embedding", "embedding", "embedder", requests))
-    if retrieval.RERANKED in profile.retrieval.strategies:
-        rows.append(_choice_row(profile, places))
+    if retrieval.RERANKED in profile.retrieval.strategies:  # a model that sees gets a sheet at each turn
+        sheet = spending.pictures_worth(*drawing.sheet_size(profile.retrieval.rerank_k))
+        rows.append(_row(profile, "04 choice", "choice", "chooser", places, pictures=sheet))
     for number, judge in enumerate(profile.evaluation.judges):
         rows.append(_judge_row(profile, number, judge, n_dialogues, n_memes, places / max(1, n_dialogues)))
     return rows
@@ -163,12 +164,6 @@ def _row(
         seconds = spending.reckoned_seconds(calls, anew * t_in, t_out, True, 1)
     row = {"stage": stage, "model": name, "calls": round(calls), "tokens_in": round(t_in)}
     return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
-
-
-def _choice_row(profile: Profile, turns: float) -> dict[str, Any]:
-    """The row of the choices at so many turns; a model that sees gets a sheet at each."""
-    worth = spending.pictures_worth(*drawing.sheet_size(profile.retrieval.rerank_k))
-    return _row(profile, "04 choice", "choice", "chooser", turns, pictures=worth)
 
 
 def _screenshot(turns: float, memes: float) -> float:
@@ -263,6 +258,4 @@ def summary_text(run: str) -> str:
         "${US dollars:.2f}; {outcomes}; tried again: {tried again}"
     )
     lines += [line.format(**row) for row in spending.outcome_rows(done.folder)]
-    if made := runs.spent(done).rows.get((EMBEDDING, EMBEDDING)):
-        lines.append(f"  embedding: {made['calls']} calls, {made['tokens_in']} tokens in, ${made['usd']:.2f}")
     return "\n".join([*lines, done.not_recorded()])

@@ -52,7 +52,7 @@ def quick(monkeypatch) -> None:
 
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
     monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.002)
-    monkeypatch.setattr(pace, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(pace, "LONGEST_WAIT_S", 0.001)
 
 
 @pytest.fixture(scope="session")

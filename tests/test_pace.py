@@ -95,17 +95,17 @@ def bucket(rpm: int) -> Limit:
 @pytest.mark.parametrize(
     ("rpm", "limit"),
     [
-        (6, lambda: sliding(6, "max RPM: 6, please try again after 1 seconds")),
-        (3, lambda: sliding(3)), (1, lambda: sliding(1)), (20, lambda: sliding(20)),
-        (6, lambda: sliding(6, both=True)), (6, lambda: bucket(6)),
+        (6, sliding(6, "max RPM: 6, please try again after 1 seconds")),
+        (6, sliding(6, both=True)),
+        (1, sliding(1)),
     ],
-)  # fmt: skip
-def test_a_limit_a_minute_is_learnt_and_no_question_is_given_up(
-    rpm: int, limit: Callable[[], Limit], concurrency: int, monkeypatch
+)
+def test_no_question_is_given_up_for_a_limit_a_minute(
+    rpm: int, limit: Limit, concurrency: int, monkeypatch
 ) -> None:
-    server, chat, took = talk(limit(), monkeypatch, calls=40, concurrency=concurrency)
+    server, chat, took = talk(limit, monkeypatch, calls=40, concurrency=concurrency)
     assert took < 1.6 * 60 * 40 / rpm and chat.usage.outcomes == {"accepted": 40}
-    assert len(server.refused) - concurrency <= 25
+    assert len(server.refused) < 5 * took / 60 + 2, "of many at once, too"
 
 
 @pytest.mark.parametrize("kind", [sliding, bucket])

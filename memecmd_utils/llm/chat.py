@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from memecmd_utils.llm import prompts, spending
+from memecmd_utils.llm import prompts
 from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.recordings import Outcome
 from memecmd_utils.llm.replies import garbled
@@ -51,7 +51,6 @@ LOST_IN_A_ROW = 5
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
 NOTHING_USABLE = 20
 """Answers of which one at least has to be usable, else the rest would be as these."""
-COMPARED_AFTER_S = 120.0
 
 
 class Chat:
@@ -99,12 +98,12 @@ class Chat:
             self._stop_after_fault()
         if (stored := self._on_record(key, again)) is not None:
             return self._replay(stored, request, parse)
-        if self.mode == "recorded" and self.strict:
-            raise rec.RecordingMiss(
-                f"no recorded reply for {request.task} {request.subject} of {self.backend.model}. "
-                "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
-            )
         if self.mode == "recorded":
+            if self.strict:
+                raise rec.RecordingMiss(
+                    f"no recorded reply for {request.task} {request.subject} of {self.backend.model}. "
+                    "Mode `recorded` never calls a model; SET='mode=auto' asks it and records the answer."
+                )
             missing = {"outcome": UNRECORDED, "reason": "no recorded answer", "attempts": 0}
             return self._counted(Answer(source=self.backend.source, **missing))
         self._asking[key] = asyncio.Event()
@@ -179,7 +178,7 @@ class Chat:
             answer, error = self._verdict(reply, asked, parse)
             if answer.outcome == UNRECORDED:  # a batch has no answer, or none any more
                 return self._counted(answer)
-            broken = _lost(reply, asked, error) if answer.outcome in ("unusable", "length") else ""
+            broken = _lost(reply, asked, answer) if answer.outcome in ("unusable", "length") else ""
             # Asked unchanged, a server that lost a reply brings it yet; a fixed seed brings the same again.
             if broken and lost < LOST_IN_A_ROW and not self.backend.repeats:
                 lost += 1
@@ -263,26 +262,23 @@ class Chat:
             answer.value, answer.outcome, answer.violations = error.value, "violations", error.violations
             return answer, error
         except UnusableReply as error:
-            cut: Outcome = "length" if _is_cut(reply, asked) else "unusable"
-            answer.outcome = {"refused": "refusal", "filtered": "filtered"}.get(error.reason, cut)
+            # The server says that it breaks off where it should not: one token is always cut.
+            is_cut = reply.finish_reason == "length" and asked.sampling.max_tokens != 1
+            outcomes: dict[str, Outcome] = {"refused": "refusal", "filtered": "filtered"}
+            answer.outcome = outcomes.get(error.reason, "length" if is_cut else "unusable")
             answer.reason = (answer.outcome == "length" and reply.no_text) or str(error)
             return answer, error
         return answer, None
 
 
-def _is_cut(reply: Reply, asked: Request) -> bool:
-    """Whether the server says that the reply breaks off where it should not: one token is always cut."""
-    return reply.finish_reason == "length" and asked.sampling.max_tokens != 1
-
-
-def _lost(reply: Reply, asked: Request, error: UnusableReply | None) -> str:
+def _lost(reply: Reply, asked: Request, answer: Answer) -> str:
     """In what way an unusable reply did not arrive whole; empty where it did, and the model is to blame."""
     if not reply.text:  # a model that spent its tokens on thought has nothing left to send
         thought = reply.think_characters > 0 or asked.sampling.max_tokens == 1
         return "" if thought and reply.finish_reason == "length" else "empty reply"
     if garbled(reply.text) or "\ufffd" in reply.text:
         return "garbled reply"
-    return "cut reply" if str(error) == "cut off" or _is_cut(reply, asked) else ""
+    return "cut reply" if answer.outcome == "length" or answer.reason == "cut off" else ""
 
 
 def _recorded(answer: Answer, reply: Reply) -> dict[str, Any]:
@@ -335,23 +331,16 @@ async def each(
 def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
     """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it.
 
-    After `COMPARED_AFTER_S` seconds it says how the time compares with the estimate of `make cost`. Its clock
-    starts with the first call: what is replayed tells no pace.
+    Its clock starts with the first call: what is replayed tells no pace.
     """
     usage, budget = chat.usage, chat.budget
-    before = usage.calls, usage.tokens_in, usage.tokens_out
+    calls, tokens_out = usage.calls, usage.tokens_out
 
     def words(shown: Any) -> str:
-        parts, elapsed = [], shown.format_dict["elapsed"]
-        calls, reading, writing = usage.calls - before[0], *chat.backend.under_way()
-        answered = calls - budget.open_calls
-        read, written = usage.tokens_in - before[1] + reading, usage.tokens_out - before[2] + writing
-        if calls:
-            parts.append(f"{written / max(elapsed, 1):.1f} tokens/s")
-        how = chat.backend.repeats, chat.concurrency, chat.backend.pace.least
-        reckoned = spending.reckoned_seconds(answered, read, written, *how)
-        if elapsed >= COMPARED_AFTER_S and reckoned > 0:
-            parts.append(f"{elapsed / reckoned:.1f} times the hours of `make cost`")
+        parts = []
+        if usage.calls > calls:
+            seconds = max(shown.format_dict["elapsed"], 1)
+            parts.append(f"{(usage.tokens_out - tokens_out) / seconds:.1f} tokens/s")
         if (wait := chat.backend.pace.ready_at - time.monotonic()) > 1:
             parts.append(f"next call in {wait:.0f} s")
         if (usd := budget.spent.total("usd")) or budget.max_usd:
@@ -364,7 +353,7 @@ def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
 
         def count(n: int = 1) -> None:
             shown.update(n)
-            if usage.calls == before[0]:
+            if usage.calls == calls:
                 shown.start_t, shown.initial = time.time(), shown.n
 
         yield count

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint, through the `openai` package, whose own retries are the only ones.
+"""Any OpenAI-compatible endpoint, through the `openai` package, which sends failed requests again.
 
 No other module reads a key: a profile names the variable that holds it, addresses must hold none, and what
 a server repeats of it is replaced before it is shown or recorded.
@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
@@ -23,7 +22,7 @@ from memecmd_utils import files
 from memecmd_utils.llm import chat, refusals
 from memecmd_utils.llm.pace import Stopped, pace_of
 from memecmd_utils.llm.refusals import Refusal
-from memecmd_utils.llm.replies import strict_schema, without_thoughts
+from memecmd_utils.llm.replies import CONTROL, strict_schema, without_thoughts
 from memecmd_utils.llm.spending import Budget
 from memecmd_utils.llm.types import Backend, EndpointError, Message, ModelId, Reply, Request
 from memecmd_utils.settings import Endpoint, checked_address
@@ -35,17 +34,15 @@ NO_KEY = SecretStr("none")
 SHORTEST_SECRET = 12
 """Shorter keys are words such as `none` or `EMPTY` for servers without keys: they stand in ordinary texts."""
 CONNECT_S = 5.0
-RETRIES = (2, 4, 10)
-"""Of one request: before anything came from the endpoint, before it answered, and after. Where a fifth of all
-calls fails, ten retries give up one call in fifty million."""
+RETRIES = 2, 10
+"""Of one request: before anything came from the endpoint, and after. Where a fifth of all calls fails, ten
+retries give up one call in fifty million."""
 NO_RETRY = "x-should-retry", "false"
 """A response's header that the SDK heeds."""
 IN_A_ROW = 10
 """Refusals, or replies that are no completions, that show it to be the set-up that is wrong."""
 FORMS = ["schema", "json", "plain"]
 """How a structured reply is asked for, the surest first."""
-CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-"""Control characters and halves of surrogate pairs: they cannot be written or shown."""
 FINISHES = {
     "content_filter": re.compile(
         "filter|safety|sensitive|moderat|blocklist|prohibited|toxic|guardrail|recitation|spii|inspection|"
@@ -73,14 +70,14 @@ def address(endpoint: Endpoint) -> str | None:
 
     Raises `EndpointError` for a variable that is empty or holds no address, or one with a key in it.
     """
-    url, problem = os.environ.get("OPENAI_BASE_URL"), ""
+    url = os.environ.get("OPENAI_BASE_URL")
     if endpoint.base_url is not None or url is None:
         return endpoint.base_url
     try:
         return checked_address(url)
     except ValueError as error:
-        problem = f"OPENAI_BASE_URL {error}: correct it, unset it, or give `base_url` of the endpoint"
-    raise EndpointError(problem)
+        told = f"OPENAI_BASE_URL {error}: correct it, unset it, or give `base_url` of the endpoint"
+        raise EndpointError(told) from None
 
 
 def is_local(endpoint: Endpoint) -> bool:
@@ -130,8 +127,8 @@ class OpenAIBackend(Backend):
         self.source = f"model {self.model}"
         self.answered = 0
         """Completions that came."""
-        self._heard = 0
-        """1 once anything came from the endpoint, 2 once it answered: a place in `RETRIES`."""
+        self._heard = False
+        """Whether anything came from the endpoint."""
         self._form: str | None = None
         """The surest form of structured replies that the endpoint has taken."""
         self._in_a_row = 0
@@ -241,7 +238,7 @@ class OpenAIBackend(Backend):
             fault = self._gave_up("time-out", "Where it is only slow, raise `timeout_s` of the endpoint")
         except openai.APIConnectionError as error:
             fault = self._gave_up(f"no connection, or a broken one: {self.shown(str(error.__cause__))}")
-        if isinstance(fault, GaveUp) and heard == 0 < self._heard and not is_last:
+        if isinstance(fault, GaveUp) and self._heard > heard and not is_last:
             return await self.using(work)  # it is there and only ill: that gets more tries
         raise fault.with_traceback(None)
 
@@ -269,9 +266,6 @@ class OpenAIBackend(Backend):
                 ". Where that is about a parameter: the endpoint's `parameters: {NAME: null}` leaves it out, "
                 "`parameters: {NAME: OTHER}` renames it, and `extra_body: {NAME: VALUE}` adds one"
             )
-        if kind == "json":
-            failed = error.body.get("failed_generation") if isinstance(error.body, dict) else ""
-            reason = CONTROL.sub("", str(failed or ""))
         return Refused(message, Refusal(status, kind, reason))
 
     @property
@@ -303,11 +297,10 @@ class OpenAIBackend(Backend):
     async def _client_until_loop_ends(self) -> AsyncIterator[Any]:
         import openai  # 0.8 s, so not at the top
 
-        line: Any = None
-        with suppress(Exception):  # no proxy stands before a server on this machine
+        try:  # no proxy stands before a server on this machine
             line = openai.DefaultAsyncHttpxClient(trust_env=not is_local(self.endpoint))
-        if line is None:
-            raise EndpointError("no connection can be set up: check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY")
+        except ValueError:
+            raise EndpointError("check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY: not an address") from None
         # A transport of our own in its place would do without the environment's proxies.
         line.send = partial(self._exchange, line.send, asyncio.Lock())
         timeout = openai.Timeout(self.endpoint.timeout_s, connect=CONNECT_S)
@@ -316,24 +309,25 @@ class OpenAIBackend(Backend):
             yield client  # `asyncio.run` closes all open generators
 
     async def _exchange(self, send: Any, queue: asyncio.Lock, request: Any, **options: Any) -> Any:
-        """One request of the SDK when its turn comes, and its response, with the status that it means."""
-        sent, meant = await self.pace.turn(queue, lambda: self.fault is not None), Refusal(0)
-        self.tried_again += request.headers.get("x-stainless-retry-count", "0") != "0"
-        try:
-            response = await send(request, **options)
-            has_body = response.is_error or not options.get("stream")
-            text = (await response.aread()).decode(errors="replace") if has_body else ""
-            meant = refusals.read(response.status_code, response.headers, text)
-            response.status_code, response.extensions["meant"] = meant.status, meant
-        finally:
-            if meant.status != 429:
-                self.pace.ended(sent, answered=meant.status == 200)
-        self._heard = max(self._heard, 2 if response.is_success else 1)
-        goes_on = meant.status != 429 or self.pace.refused(sent, meant.wait)
-        if not goes_on or meant.kind == "credit":
-            response.headers[NO_RETRY[0]] = NO_RETRY[1]  # money does not come by itself
-        elif meant.status == 429:  # the pace waits, and the SDK goes to the end of the queue
-            response.headers["retry-after-ms"] = "1"
+        """One request of the SDK when its turn comes, and its response, with the status that it means.
+
+        After a 429 the pace waits and the request goes to the end of the queue.
+        """
+        is_again, goes_on = request.headers.get("x-stainless-retry-count", "0") != "0", True
+        while goes_on:
+            sent, meant = await self.pace.turn(queue, lambda: self.fault is not None), Refusal(0)
+            self.tried_again, is_again = self.tried_again + is_again, True
+            try:
+                response = await send(request, **options)
+                has_body = response.is_error or not options.get("stream")
+                text = (await response.aread()).decode(errors="replace") if has_body else ""
+                meant = refusals.read(response.status_code, response.headers, text)
+            finally:
+                goes_on = self.pace.ended(sent, meant) and meant.kind != "credit"
+        self._heard = True
+        response.status_code, response.extensions["meant"] = meant.status, meant
+        if meant.status == 429 or meant.kind == "credit":  # money does not come by itself
+            response.headers[NO_RETRY[0]] = NO_RETRY[1]
         return response
 
 
@@ -383,8 +377,6 @@ def read_reply(body: Any) -> Reply:
 
 Side = Literal["query", "document"]
 """Which of both a text is: some models put another word before each."""
-EMBEDDING = "embedding"
-"""Name of these calls in what a run has spent."""
 INPUTS = 32
 """Texts of one request: what servers take at least unless they are set up otherwise."""
 
@@ -430,7 +422,7 @@ class EndpointEmbedder:
         """The vectors of one request; an answer that did not arrive whole is asked for again."""
         messages = [Message(role="user", text=text) for text in texts]
         for _ in range(1 + chat.LOST_IN_A_ROW):
-            async with self.budget.call(Request(task=EMBEDDING, subject=EMBEDDING, messages=messages)) as pay:
+            async with self.budget.call(Request(task="embedding", subject="", messages=messages)) as pay:
                 body = {"model": self.endpoint.model, "input": texts, **self.endpoint.extra_body}
                 answer = await backend.post("/embeddings", body)
                 usage = answer.get("usage") if isinstance(answer, dict) else None

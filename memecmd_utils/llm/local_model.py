@@ -4,12 +4,10 @@
 stops with the notebook.
 """
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import urllib.request
 import zipfile
 from contextlib import ExitStack
 from functools import lru_cache
@@ -169,18 +167,4 @@ class LocalServer:
         """Return a backend that talks to this server; to replay recordings it needs not be started."""
         address = "http://127.0.0.1:9" if self._server is None else self._server.listening_address
         endpoint = Endpoint(base_url=f"{address}/v1", model=self.name, timeout_s=600)
-        backend = OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)
-        backend.under_way = lambda: under_way(address)
-        return backend
-
-
-def under_way(address: str) -> tuple[int, int]:
-    """Tokens that llama.cpp has read and written for replies that are not whole; 0 where it is too busy."""
-    try:
-        no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with no_proxy.open(f"{address}/slots", timeout=1) as response:
-            slots = [slot for slot in json.load(response) if slot["is_processing"]]
-    except (OSError, ValueError):
-        return 0, 0
-    written = sum(token["n_decoded"] for slot in slots for token in slot["next_token"])
-    return sum(slot["n_prompt_tokens_processed"] for slot in slots), written
+        return OpenAIBackend(endpoint, model_id(self.name), NO_KEY, repeats=True)

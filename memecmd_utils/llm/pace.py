@@ -1,26 +1,22 @@
-"""How fast requests go out to one endpoint: `max_rpm` a minute at the most, and slower after a 429.
+"""How fast requests go out to one endpoint: `max_rpm` a minute at the most, and none for a while after a 429.
 
-Waiting is done below the SDK, whose retries stay the only ones: what waits here was not sent. A server may
-ask for a wait, in a header or in words. Where that is not enough, a refusal of a request that was alone under
-way tells of a limit a minute: that many were accepted within the last one.
+Waiting is done below the SDK, none of whose retries it uses up. A server may ask for a wait, in a header or
+in words; else waits grow from refusal to refusal.
 """
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
+
+from memecmd_utils.llm.refusals import Refusal
 
 MINUTE_S = 62.0
 """A server's minute as we count it: answers are on their way for a while."""
 FIRST_WAIT_S, GROWTH, LONGEST_WAIT_S = 1.0, 3.0, 30.0
 """After a refusal that names no wait, and after further ones in a row: 1, 3, 9, 27, 30, 30 ... seconds."""
-MOST_WAIT_S = 600.0
-"""A server that asks for more is not waited for."""
-MOST_REFUSED, MOST_AT_FIRST = 12, 6
-"""Refusals in a row that end the waiting; at first, before an answer came, one minute is all it can be."""
-FASTER = 0.97
-"""What each answer makes of the seconds between two requests."""
+MOST_WAIT_S, MOST_REFUSED = 600.0, 12
+"""A server that asks for more is not waited for, nor one that refuses so often in a row."""
 LOOK_S = 0.02, 0.5
 """How often one that waits looks up, at the least and at the most."""
 
@@ -33,14 +29,12 @@ class Pace:
     """When the next request to an endpoint may go. Times are those of the event loop, in seconds."""
 
     def __init__(self, max_rpm: int | None = None) -> None:
-        self.least = self.apart = MINUTE_S / max_rpm if max_rpm else 0.0
-        """Between two requests: as `max_rpm` asks, and now."""
+        self.apart = MINUTE_S / max_rpm if max_rpm else 0.0
+        """Between two requests."""
         self.at_once = math.inf
+        """Requests under way: half as many after a refusal, and slowly more as answers come."""
         self.ready_at = self._slowed_at = -math.inf
         self._under_way = self._refused = 0
-        self._accepted: deque[float] = deque()
-        """When what was accepted within the last minute was sent."""
-        self._most_refused = MOST_AT_FIRST
 
     async def turn(self, queue: asyncio.Lock, stopped: Callable[[], bool]) -> float:
         """Return when one's turn in the queue has come; or raise `Stopped` in place of waiting."""
@@ -54,31 +48,20 @@ class Pace:
             self._under_way += 1
         return clock()
 
-    def ended(self, sent: float, answered: bool = False) -> None:
-        """Count a request, sent at that time, that was answered or fared otherwise, but was not refused."""
+    def ended(self, sent: float, meant: Refusal) -> bool:
+        """Count what a request of that time was answered; whether it was refused and is worth another try."""
         self._under_way -= 1
-        if answered:
-            self._accepted.append(sent)
-            self._refused, self._most_refused = 0, MOST_REFUSED
-            self.at_once += 1 / self.at_once
-            self.apart = max(self.least, FASTER * self.apart)
-
-    def refused(self, sent: float, asked: float | None) -> bool:
-        """Slow down after a 429 to a request sent at that time; whether it is worth another try."""
-        now, wait = asyncio.get_running_loop().time(), asked or 0.0
-        self._under_way -= 1
+        if meant.status != 429:
+            if meant.status == 200:
+                self._refused, self.at_once = 0, self.at_once + 1 / self.at_once
+            return False
+        now, wait = asyncio.get_running_loop().time(), meant.wait or 0.0
         self.at_once = max(1, min(self.at_once, self._under_way // 2))
         if sent >= self._slowed_at:  # of requests that went out together the first tells it all
             self._slowed_at, self._refused = now, self._refused + 1
-            if asked is None or self._refused > 1:
+            if meant.wait is None or self._refused > 1:
                 wait = max(wait, min(LONGEST_WAIT_S, FIRST_WAIT_S * GROWTH ** (self._refused - 1)))
-            while self._accepted and self._accepted[0] < now - MINUTE_S:
-                self._accepted.popleft()
-            limited = not self._under_way and (self._refused > 1 or self.apart > self.least)
-            if limited and self._accepted:
-                self.apart = max(self.least, MINUTE_S / len(self._accepted))
-                self.ready_at = max(self.ready_at, self._accepted[0] + MINUTE_S)
-        if wait > MOST_WAIT_S or self._refused >= self._most_refused:
+        if wait > MOST_WAIT_S or self._refused >= MOST_REFUSED:
             return False
         self.ready_at = max(self.ready_at, now + wait)
         return True

@@ -2,7 +2,6 @@
 
 import email.utils
 import json
-import math
 import re
 import time
 from collections.abc import Mapping
@@ -54,7 +53,6 @@ ASKED = re.compile(
     | "retry_?(?:after|delay)(?:_?seconds)?"\s*:\s*"?(?P<bare>\d+(?:\.\d+)?)\b"""
 )
 """A wait: "try again in 1m20s", "after 1 seconds", "20 秒后重试", `"retry_after": 3`."""
-DAILY = re.compile(r"(?i)\bdaily\b|\bper[ -]?day\b|[每当今]日")
 
 
 class Refusal(NamedTuple):
@@ -129,10 +127,7 @@ def error_of(body: Any) -> Any:
 
 
 def asked_wait(headers: Mapping[str, str], text: str) -> float | None:
-    """Seconds that a refusal asks to wait for, by its header or in its words; None where it names none.
-
-    Where a day's calls are used up, there is no end to it.
-    """
+    """Seconds that a refusal asks to wait for, by its header or in its words; None where it names none."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if re.fullmatch(r"\d+(\.\d+)?", value):
@@ -140,7 +135,7 @@ def asked_wait(headers: Mapping[str, str], text: str) -> float | None:
         with suppress(TypeError, ValueError, OverflowError):  # no date
             return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     if (found := ASKED.search(text)) is None:
-        return math.inf if DAILY.search(text) else None
+        return None
     parts = re.findall(rf"(?i){_TIME}", found["before"] or found["after"] or "")
     return sum((float(n) * _unit(unit.lower()) for n, unit in parts), float(found["bare"] or 0))
 

@@ -6,6 +6,7 @@ Whatever a text is, reading it raises nothing but `UnusableReply`, which says wh
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -21,20 +22,14 @@ TOKEN = (
 """Control tokens of models: an own token, which a server should not send, ends a text."""
 LEADING = re.compile(rf"\A(?:\s*(?:{TOKEN})(?:assistant|model|user)?)+")
 _THOUGHT = r"(?:seed:)?think(?:ing)?|thoughts?|reason(?:ing)?|reflection|analysis|scratchpad"
-OPEN = re.compile(
-    rf"(?i)<(?:{_THOUGHT})>|<\|(?:begin[_▁]of[_▁])?(?:{_THOUGHT})\|>|\[THINK\]|◁think▷|<\|channel>thought"
-)
-CLOSE = re.compile(
-    rf"(?i)</(?:{_THOUGHT})>|<\|(?:/|end[_▁]of[_▁])(?:{_THOUGHT})\|>|\[/THINK\]|◁/think▷|<channel\|>"
-)
+OPEN, CLOSE = (re.compile(rf"(?i)<{end}(?:{_THOUGHT})>|\[{end}THINK\]") for end in ("", "/"))
 """What stands before and after a thought; the first is missing where the chat template wrote it already."""
 FINAL = re.compile(r"<\|channel\|>final[^\n]{0,60}?<\|message\|>|\Aanalysis[\s\S]*assistantfinal")
 """Before the reply in harmony's channels."""
-CITATION = re.compile(r"【\d+[†:][^】]*】")
 MAX_CHARS, MAX_BRACES = 50_000, 100
 """The ratings of 17 memes are 4,600 characters at most, with 18 braces."""
-UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffd]")
-"""Neither a file nor a page takes these, and U+FFFD stands where something was lost. Line breaks are fine."""
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Control characters and halves of surrogate pairs: neither a file nor a page takes them."""
 PAIRS = {"“": "”", "‘": "’", "「": "」", "『": "』", '"': '"', "'": "'"}
 """Quotes that may stand around an utterance; not 《》, which names a title."""
 PAGE = re.compile(r"\s*<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)
@@ -42,7 +37,7 @@ STRICT_KEYWORDS = {"type", "properties", "items", "enum", "const", "anyOf", "$re
 
 
 def without_thoughts(text: str) -> str:
-    """The reply in a model's text: without thoughts, control tokens and marks of sources.
+    """The reply in a model's text: without thoughts and control tokens.
 
     After a thought, also one in an unknown tag, the reply begins; the first control token after that ends it.
     """
@@ -56,7 +51,7 @@ def without_thoughts(text: str) -> str:
         rest = rest[tagged.end() :] if rest[tagged.end() :].strip() else tagged[2]
     if rest.lstrip().startswith("<|channel|>"):  # of harmony a thought alone came
         return ""
-    return CITATION.sub("", re.split(TOKEN, LEADING.sub("", rest))[0]).strip()
+    return re.split(TOKEN, LEADING.sub("", rest))[0].strip()
 
 
 @lru_cache(maxsize=64)
@@ -92,14 +87,10 @@ def garbled(text: str) -> bool:
     """Whether a text is a web page, or was read with another code page than it was written in."""
     if PAGE.match(text) or "锟斤拷" in text:
         return True
-    for codec in ("latin-1", "cp1252", "gb18030"):
-        try:
-            other = text.encode(codec).decode()
-        except UnicodeError:
-            continue
-        # The bytes of a few Chinese characters may be UTF-8 by chance (笑, 一), those of six hardly ever.
-        if other != text and (codec != "gb18030" or sum(not c.isascii() for c in text) >= 6):
-            return True
+    for codec in ("latin-1", "cp1252"):
+        with suppress(UnicodeError):
+            if text.encode(codec).decode() != text:
+                return True
     return False
 
 
@@ -133,20 +124,20 @@ def _objects(text: str) -> list[dict[str, Any]]:
 def _checked(value: dict[str, Any], schema: type[T]) -> T:
     try:
         model = schema.model_validate(value)
-        values = model.model_dump()
-        json.dumps(values, allow_nan=False)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)[:4]
         fields = (".".join(map(str, fault["loc"])) + ": " + fault["msg"] for fault in faults)
         raise UnusableReply("wrong fields", ", ".join(fields)) from error
-    except ValueError as error:
-        raise UnusableReply("number without a value") from error
-    for text in _texts(values):
-        if UNWRITABLE.search(text):
-            raise UnusableReply("unreadable text")
+    for text in _texts(model.model_dump()):
+        _check_text(text)
         if text and not _visible(text):
             raise UnusableReply("empty text")
     return model
+
+
+def _check_text(text: str) -> None:
+    if CONTROL.search(text) or "\ufffd" in text:  # which stands where something was lost
+        raise UnusableReply("unreadable text")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -174,8 +165,7 @@ def utterance_text(reply: Reply, names: tuple[str, ...]) -> str:
             continue
         if reply.finish_reason == "length" and line.splitlines() == [line]:  # no line break after it
             raise UnusableReply("cut off")
-        if UNWRITABLE.search(text):
-            raise UnusableReply("unreadable text")
+        _check_text(text)
         return text
     return ""
 

@@ -183,10 +183,6 @@ class Backend:
     tried_again = 0
     """Requests that had to be sent once more because no whole answer came."""
 
-    def under_way(self) -> tuple[int, int]:
-        """Tokens read and written for replies that are under way, where the server tells."""
-        return 0, 0
-
     def normal_form(self, request: Request) -> dict[str, Any]:
         """Our own normal form of a request, the text behind a recording's key, without endpoint and key."""
         # Every recording's key hangs on this text; `version` and `sample` are parts of it that never vary.
