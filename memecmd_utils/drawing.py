@@ -13,7 +13,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -455,39 +454,6 @@ def encode(image: Image.Image) -> bytes:
 # --- chats and the gate's chart as HTML, fast enough for a slider's every move
 
 SIGNS = ("α", "δ", "β", "γ")
-BANDS = (BLUE, GREEN, PURPLE, RED)
-
-
-@dataclass(frozen=True)
-class ShownMeme:
-    """A meme in a chat: its picture as a data URL with its size in CSS pixels; `lines` stand beside it."""
-
-    meme_id: str
-    url: str
-    width: int
-    height: int
-    caption: str
-    lines: tuple[str, ...] = ()
-    gloss: str = ""
-    """Its English, shown where a reader points at the picture; empty where there is none."""
-    defined: str = ""
-    """Class and id under which a page has picture and caption once, so that they do not stand here again."""
-
-
-@dataclass(frozen=True)
-class ShownTurn:
-    """A turn in a chat. `text` may be empty where only a meme stands; `note` is small print below."""
-
-    number: int
-    side: Literal["left", "right"]
-    name: str
-    text: str
-    gloss: str = ""
-    note: str = ""
-    meme: ShownMeme | None = None
-    band: str = ""
-    """Name of a part of the chat; it is written where the part begins, in `colour`."""
-    colour: str = ""
 
 
 @lru_cache(maxsize=1024)
@@ -504,9 +470,13 @@ def small_picture(path: Path, side: int) -> tuple[str, int, int]:
     return files.data_url(encoded(on_ground(small), "JPEG", quality=82)), width, height
 
 
-def shown_meme(meme: Meme, path: Path, side: int = 120, **further: Any) -> ShownMeme:
-    """A meme as chats and cards show it; `further` fields of `ShownMeme`."""
-    return ShownMeme(meme.meme_id, *small_picture(path, side), caption_of(meme), gloss=meme.gloss, **further)
+def shown_meme(meme: Meme, path: Path, side: int = 120, lines: Sequence[str] = ()) -> dict[str, Any]:
+    """A meme as the macros of `chat.html.j2` take it, with `lines` beside its picture."""
+    url, width, height = small_picture(path, side)
+    return {
+        "meme_id": meme.meme_id, "url": url, "width": width, "height": height, "caption": caption_of(meme),
+        "gloss": meme.gloss, "lines": lines,
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -515,33 +485,20 @@ def parts() -> Any:
     return files.templates(initials=initials).get_template("chat.html.j2").module
 
 
-def turns_of(
-    turns: Sequence[Turn],
-    memes: Mapping[int, ShownMeme],
-    notes: Mapping[int, str],
-    bands: Mapping[int, str],
-) -> list[ShownTurn]:
-    """Turns of a dialogue as `chat` takes them, with memes, notes and names of parts by turn."""
-    colours = dict(zip(dict.fromkeys(bands.values()), BANDS * (1 + len(bands) // len(BANDS)), strict=False))
-    return [
-        ShownTurn(
-            number=turn.turn,
-            side="right" if turn.speaker == "A" else "left",
-            name=turn.speaker,
-            text=turn.text,
-            gloss=turn.gloss,
-            note=notes.get(turn.turn, ""),
-            meme=memes.get(turn.turn),
-            band=bands.get(turn.turn, ""),
-            colour=colours.get(bands.get(turn.turn, ""), ""),
-        )
+def chat(turns: Sequence[Turn], memes: Mapping[int, Mapping[str, Any]], notes: Mapping[int, str]) -> str:
+    """A chat like a phone's: A stands right, a meme before its turn's text, English glosses below.
+
+    `memes` (of `shown_meme`) and `notes`, the small print below, are by turn.
+    """
+    rows = [
+        {
+            "number": turn.turn, "side": "right" if turn.speaker == "A" else "left", "name": turn.speaker,
+            "text": turn.text, "gloss": turn.gloss, "note": notes.get(turn.turn, ""),
+            "meme": memes.get(turn.turn),
+        }
         for turn in turns
-    ]
-
-
-def chat(turns: Sequence[ShownTurn]) -> str:
-    """A chat like a phone's: A stands right, a meme before its turn's text, English glosses below."""
-    return str(parts().chat(turns, True))
+    ]  # fmt: skip
+    return str(parts().chat(rows, True))
 
 
 def signed(value: float, digits: int = 3) -> str:
@@ -612,18 +569,15 @@ def show_chat(
     *,
     turns: range | None = None,
     notes: Mapping[int, str] | None = None,
-    bands: Mapping[int, str] | None = None,
 ) -> "HTML":
     """The dialogue as bubbles, with the meme of each turn in `picks`; A stands right.
 
-    `turns` cuts it, for example `range(9, 17)`. `notes` are small print below a turn. `bands` names a part of
-    the chat for each turn: where the name changes, it is written between the bubbles, in a colour that marks
-    its turns.
+    `turns` cuts it, for example `range(9, 17)`. `notes` are small print below a turn.
     """
     there = [turn for turn in dialogue.turns if turns is None or turn.turn in turns]
     memes = {turn.turn: picks[turn.turn] for turn in there if turn.turn in picks}
     shown = {turn: shown_meme(meme, files[meme.meme_id], 150) for turn, meme in memes.items()}
-    return _display(chat(turns_of(there, shown, notes or {}, bands or {})))
+    return _display(chat(there, shown, notes or {}))
 
 
 def show_memes(memes: Sequence[Meme], files: Mapping[str, Path], labels: Sequence[str] = ()) -> "HTML":

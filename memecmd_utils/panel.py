@@ -120,8 +120,8 @@ class Explorer:
                 named = [f"{sign} {signed(part, 2)}" for sign, part in zip(SIGNS, parts, strict=True)]
                 total = f"T {signed(float(parts @ knobs.weights))}" + (f", rank {rank}" if rank else "")
                 lines = [total, *map(" ".join, (named[:2], named[2:]))] if is_scored else ["no score"]
-                shown[turn] = shown_meme(memes[name], pictures[name], lines=tuple(lines))
-        return drawing.chat(drawing.turns_of(turns, shown, notes, {}))
+                shown[turn] = shown_meme(memes[name], pictures[name], lines=lines)
+        return drawing.chat(turns, shown, notes)
 
     def facts(self, view: View, knobs: Knobs) -> str:
         """The gate's chart as HTML, filled where a meme is placed, and the numbers below it."""

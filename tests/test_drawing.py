@@ -9,16 +9,11 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from made_up import TEXTS, dialogue, meme_files
+from made_up import TEXTS, dialogue, meme, meme_files
 from PIL import Image
 
 from memecmd_utils import drawing, grades
-from memecmd_utils.drawing import (
-    ChatSpec,
-    ShownMeme,
-    ShownTurn,
-    chat_from_dialogue,
-)
+from memecmd_utils.drawing import ChatSpec, chat_from_dialogue
 from memecmd_utils.files import paths
 
 # --- fonts and figures
@@ -106,10 +101,12 @@ def parsed(html: str) -> ElementTree.Element:
     return ElementTree.fromstring(f"<div>{closed}</div>")
 
 
-def test_everything_shown_is_escaped() -> None:
-    hostile = ShownMeme(HOSTILE, "data:image/jpeg;base64,AAAA", 60, 40, HOSTILE, (HOSTILE, HOSTILE), HOSTILE)
-    turn = ShownTurn(1, "right", HOSTILE, HOSTILE, HOSTILE, HOSTILE, hostile)
-    parts = [drawing.chat([turn]), drawing.parts().table([(HOSTILE, HOSTILE)])]
+def test_everything_shown_is_escaped(tmp_path: Path) -> None:
+    words = dialogue(texts=(HOSTILE,))
+    turn = words.turns[0].model_copy(update={"gloss": HOSTILE})
+    about = meme("m1").model_copy(update={"meme_id": HOSTILE, "text": HOSTILE, "gloss": HOSTILE})
+    shown = drawing.shown_meme(about, meme_files(tmp_path)["m1"], lines=[HOSTILE, HOSTILE])
+    parts = [drawing.chat([turn], {1: shown}, {1: HOSTILE}), drawing.parts().table([(HOSTILE, HOSTILE)])]
     for html in parts:
         assert "<script" not in html and "<!--" not in html and "{{ 7*7 }}" in html
         tree = parsed(html)

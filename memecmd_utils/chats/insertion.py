@@ -111,7 +111,6 @@ def _write(
     """Write the page with this `head`, the pictures, then the file: a killed insertion can be repeated."""
     page, folder = target.with_suffix(".html"), target.with_name(target.stem + formats.PICTURES)
     numbers = {dialogue.dialogue_id: number for number, dialogue in enumerate(dialogues)}
-    memes: dict[str, drawing.ShownMeme] = {}
     columns, shown, pictures = {}, {}, {}
     for placed in placements:
         number, name, picture = numbers[placed.dialogue_id], placed.meme_id, library.picture(placed.meme_id)
@@ -121,11 +120,10 @@ def _write(
         values = (name, f"{folder.name}/{name}{picture.suffix}", *rounded, placed.strategy)
         columns[place] = dict(zip(formats.MEME_COLUMNS, values, strict=True))
         pictures[target.parent / columns[place]["meme_file"]] = picture.read_bytes()
-        if name not in memes:
-            memes[name] = drawing.shown_meme(library.memes[name], picture, defined=f"meme-{len(memes)}")
-        shown[place] = replace(memes[name], lines=_lines(placed, dialogues[number]))
+        lines = _lines(placed, dialogues[number])
+        shown[place] = drawing.shown_meme(library.memes[name], picture, lines=lines)
     mark = Markup(MARK).format(target.name)
-    html = _page(export.chats, shown, memes=[*memes.values()], mark=mark, **head)
+    html = _page(export.chats, shown, mark=mark, **head)
     try:
         for path, data in {page: html.encode(), **pictures, target: export.render(columns)}.items():
             with files.atomic_path(path) as part:
@@ -136,11 +134,11 @@ def _write(
 
 
 def _page(
-    chats: Sequence[Conversation], memes_at: Mapping[tuple[int, int], drawing.ShownMeme], **shown: Any
+    chats: Sequence[Conversation], memes_at: Mapping[tuple[int, int], Mapping[str, Any]], **shown: Any
 ) -> str:
     """The page with memes at chat and message. Whoever says something first in a chat stands right.
 
-    All texts come out escaped, nothing is loaded from elsewhere, and each picture is in the page once.
+    All texts come out escaped, and nothing is loaded from elsewhere.
     """
     shown["chats"] = []
     for number, chat in enumerate(chats):
@@ -148,8 +146,8 @@ def _page(
         for place, (name, text, *_) in enumerate(chat.messages):
             side = "right" if [name] == chat.people[:1] else "left"
             note = " · ".join(filter(None, (name, "" if text.strip() else "(no text)")))
-            meme = memes_at.get((number, place))
-            turns.append(drawing.ShownTurn(place + 1, side, name, text, note=note, meme=meme))
+            turn = {"number": place + 1, "side": side, "name": name, "text": text, "gloss": "", "note": note}
+            turns.append({**turn, "meme": memes_at.get((number, place))})
         shown["chats"].append({"name": chat.name, "turns": turns})
     return files.templates(initials=drawing.initials).get_template("inserted_chat.html.j2").render(shown)
 
