@@ -14,7 +14,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
 """The colours of figures and lessons: Okabe and Ito's, which any kind of colour vision can separate."""
 
-# --- fonts: Noto Sans CJK with Simplified Chinese forms; DejaVu Sans for signs that it lacks
+# --- fonts: Noto Sans CJK with Simplified Chinese forms
 
 FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chinese, ...
 
@@ -63,17 +62,13 @@ def cjk_font_path() -> Path:
 
 
 @lru_cache(maxsize=128)
-def pil_font(size: int, chinese: bool = True) -> ImageFont.FreeTypeFont:
-    """Noto Sans CJK, or DejaVu Sans, for Pillow at `size` pixels.
+def pil_font(size: int) -> ImageFont.FreeTypeFont:
+    """Noto Sans CJK for Pillow at `size` pixels; a sign that it lacks, as most smileys, is a crossed box.
 
     Glyphs are set one after another, without the shaping library that some machines have and others not.
     """
-    path, face = _collection(), FACE_SC
-    if not chinese:
-        import matplotlib
-
-        path, face = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"), 0
-    return ImageFont.truetype(str(path), size, index=face, layout_engine=ImageFont.Layout.BASIC)
+    basic = ImageFont.Layout.BASIC
+    return ImageFont.truetype(str(_collection()), size, index=FACE_SC, layout_engine=basic)
 
 
 # --- figures: one style, the same bytes every time, no pyplot
@@ -157,10 +152,14 @@ SEMIBOLD = 0.022
 
 
 def clean(text: str) -> str:
-    """Normal form C without what has no picture of its own: control and format characters."""
+    """Normal form C without what has no picture of its own: control and format characters.
+
+    A pair of dashes is one long dash.
+    """
     text = unicodedata.normalize("NFC", re.sub("\r\n?|[\u2028\u2029\x0b\x0c\x85]", "\n", text))
     text = re.sub("[\ufe00-\ufe0f\U000e0100-\U000e01ef]", "", text)  # they choose the form of the sign before
-    return "".join(c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
+    text = "".join(c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
+    return text.replace("——", "\u2e3a")
 
 
 def clusters(text: str) -> list[str]:
@@ -207,34 +206,18 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
     return lines
 
 
-@lru_cache(maxsize=20_000)
-def covered(char: str) -> bool:
-    """Whether the CJK font has this character; it draws a crossed box for those that it lacks."""
-    font = pil_font(24)
-    return char.isspace() or bytes(font.getmask(char)) != bytes(font.getmask("\U0010fffd"))
-
-
-def _runs(text: str, size: int) -> Iterator[tuple[str, ImageFont.FreeTypeFont]]:
-    """Stretches of a line with the font that has their characters; a pair of dashes is one long dash."""
-    for chinese, run in groupby(text.replace("——", "\u2e3a"), covered):
-        yield "".join(run), pil_font(size, chinese)
-
-
 @lru_cache(maxsize=50_000)
 def text_width(text: str, size: int) -> int:
     """Width of a line of cleaned text."""
-    return sum(round(font.getlength(run)) for run, font in _runs(text, size))
+    return round(pil_font(size).getlength(text))
 
 
 def write_line(
     image: Image.Image, where: tuple[int, int], text: str, size: int, fill: Colour, bold: bool = False
 ) -> None:
     """Write one line of cleaned text with its left end and baseline at `where`."""
-    x, y = where
-    pen = ImageDraw.Draw(image)
-    for run, font in _runs(text, size):
-        pen.text((x, y), run, fill, font, anchor="ls", stroke_width=SEMIBOLD * size if bold else 0)
-        x += round(font.getlength(run))
+    stroke = SEMIBOLD * size if bold else 0
+    ImageDraw.Draw(image).text(where, text, fill, pil_font(size), anchor="ls", stroke_width=stroke)
 
 
 def tile(text: str, side: int = 240) -> Image.Image:
