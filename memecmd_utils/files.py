@@ -189,13 +189,13 @@ def write_text(target: Path, text: str) -> None:
 # --- texts that people bring
 
 
-def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
-    """The text of a file and its encoding: UTF-8, UTF-16, GB18030, or the one that is `given`.
+def decode(data: bytes, name: str) -> tuple[str, str]:
+    """The text of a file and its encoding: UTF-8, UTF-16 or GB18030.
 
     Raises `UnknownEncoding` for another one: Big5 read as GB18030 would give other words unnoticed.
     """
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-    known = next((codec for mark, codec in marks.items() if data.startswith(mark)), given)
+    known = next((codec for mark, codec in marks.items() if data.startswith(mark)), "")
     codecs_tried = [known] if known else ["utf-8", "gb18030"]
     if b"\0" in data[:1000] and not known:
         wide = "utf-16-le" if data[1:1000:2].count(0) > data[:1000:2].count(0) else "utf-16-be"
@@ -204,11 +204,9 @@ def decode(data: bytes, name: str, given: str = "") -> tuple[str, str]:
     for codec in codecs_tried:
         try:
             text = data.decode(codec)
-        except LookupError:
-            raise UnknownEncoding(f"FIELDS names an unknown encoding, {codec!r}") from None
         except UnicodeDecodeError:
             continue
-        if codec != "gb18030" or given or _is_common_chinese(text):
+        if codec != "gb18030" or _is_common_chinese(text):
             return text, codec
     raise UnknownEncoding(f"{name} is in none of UTF-8, UTF-16 and GB18030: save it as UTF-8")
 

@@ -29,8 +29,6 @@ from memecmd_utils.files import paths
 from memecmd_utils.llm import authored
 from memecmd_utils.settings import Profile
 
-MAX_BYTES = 2_000_000
-ACCEPT = "application/atom+xml, application/rss+xml, application/xml;q=0.9, */*;q=0.1"
 MIN_CHARACTERS, MAX_CHARACTERS, MAX_TITLE = 20, 2000, 200
 """An item with less text gives two people nothing to talk about; a longer one is cut."""
 SAME_START = 100
@@ -157,7 +155,7 @@ def collect(feeds: Sequence[Feed], folder: Path) -> list[CollectedItem]:
 
     items, fared = collected(folder), []
     seen = {mark for item in items for mark in marks(item)}
-    client = fetch.Client("news feed reader of a research package", ACCEPT, MAX_BYTES)
+    client = fetch.Client()
     try:
         for feed in tqdm(feeds, desc="feeds", unit="feed"):
             status, before, now = "read", len(items), datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,5 @@
 """Put memes into one's own chats: the library and the gate of a finished run, on a file of messages."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ from memecmd_utils.chats import formats, readers, search, turns
 from memecmd_utils.chats.readers import Export, counted
 from memecmd_utils.chats.turns import ChatError, Conversation
 from memecmd_utils.dialogue import Context
-from memecmd_utils.llm import local_model
 from memecmd_utils.retrieval import LEARNED, RERANKED
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Choice, Dialogue, Placement
@@ -42,22 +40,17 @@ def insert_file(
     raised if no turn has a summary, else such turns get no meme. It is also raised for a file that cannot be
     read or written, and where something is there that no insertion wrote.
     """
-    given = readers.parse_fields(fields)
-    export = readers.read(source, given)
+    export = readers.read(source, readers.parse_fields(fields))
     run = search.library_run(run_name, profile, settings)
     asking = search.asking_run(run, profile, settings, "chats")
-    llm = asking.profile.models.llm
     if strategy not in get_args(Strategy):
         raise ChatError(f"no strategy {strategy!r}; there are: {', '.join(get_args(Strategy))}")
-    if strategy == RERANKED and llm == "authored":
+    if strategy == RERANKED and asking.profile.models.llm == "authored":
         raise turns.no_model(f"strategy {RERANKED} asks a model at every turn", asking.profile.name, run.name)
-    _check_output(source, target, export, given)
-    lacking = [context for chat in export.chats for context in turns.missing(chat)]
-    if llm == "local" and (lacking or strategy == RERANKED):
-        local_model.check(asking.profile.models.local_model)  # before the library is read
+    _check_output(source, target)
     library = search.open_library(run, asking)
     before = runs.spent(asking).total("usd")
-    dialogues, writers = _summed_up(export.chats, lacking, asking, run.name, strategy == LEARNED)
+    dialogues, writers = _summed_up(export.chats, asking, run.name, strategy)
     placements, choices = _place(export.chats, dialogues, library, strategy)
     usd = runs.spent(asking).total("usd") - before
     about = (
@@ -77,7 +70,7 @@ MARK = 'data-out="{}"'
 """What stands in the source of the page that is written beside an output, with the output's name."""
 
 
-def _check_output(source: Path, target: Path, export: Export, given: Mapping[str, str]) -> None:
+def _check_output(source: Path, target: Path) -> None:
     """Raise `ChatError` where OUT is IN, has another format, or would overwrite what no insertion wrote."""
     if target.suffix.lower() != source.suffix.lower():
         raise ChatError(f"OUT has the format of IN: call it {target.stem}{source.suffix}")
@@ -87,17 +80,8 @@ def _check_output(source: Path, target: Path, export: Export, given: Mapping[str
     there = [path for path in (target, page, pictures) if path.exists()]
     mark = Markup(MARK).format(target.name)
     has_page = page.is_file() and mark in page.read_text(encoding="utf-8", errors="replace")
-    if there and not (has_page and (target not in there or _has_memes(target, export, given))):
+    if there and not has_page:
         raise ChatError(f"{there[0]} was not written by this command, or lacks its page: name another OUT")
-
-
-def _has_memes(target: Path, export: Export, given: Mapping[str, str]) -> bool:
-    """Whether an insertion wrote `target`, perhaps the same chats without a meme."""
-    try:
-        there = readers.read(target, {part: name for part, name in given.items() if part != "encoding"})
-    except ChatError:
-        return False
-    return there.content.has_memes or target.read_bytes() == export.render({})
 
 
 def _write(
@@ -165,31 +149,24 @@ def _lines(placed: Placement, dialogue: Dialogue) -> tuple[str, ...]:
 
 
 def _summed_up(
-    chats: Sequence[Conversation],
-    lacking: Sequence[Context],
-    asking: Run,
-    library: str,
-    can_go_without: bool,
+    chats: Sequence[Conversation], asking: Run, library: str, strategy: str
 ) -> tuple[list[Dialogue], str]:
-    """The chats as dialogues, and in words who wrote the summaries and how many are `lacking` still.
+    """The chats as dialogues, and in words who wrote the summaries and how many are lacking still.
 
-    The file gives them, else a model; where the strategy can go without, nobody is asked for want of one.
-    Texts of dialogues are cut; what is retrieved goes by the summaries, which name all people of a group.
+    The file gives them, else a model; learned placement can go without where there is neither. Texts of
+    dialogues are cut; what is retrieved goes by the summaries, which name all people of a group.
     """
+    lacking = [context for chat in chats for context in turns.missing(chat)]
     is_given = any(turn.summary for chat in chats for turn in chat.spoken[1:])
     has_model = asking.profile.models.llm != "authored"
-    goes_without = can_go_without and not (has_model or is_given)
+    goes_without = strategy == LEARNED and not (has_model or is_given)
     asks = has_model or not (is_given or goes_without)
     answers = turns.summarise(lacking, asking, "own_chats", library) if asks else []
     pairs = zip(lacking, answers, strict=bool(answers))
     told = {(context.chat, context.turn): answer.value for context, answer in pairs}
-    sources = [*(["in the file"] if is_given else []), *sorted({answer.source for answer in answers})]
-    words = ", ".join(sources) or ("none, the last turns are read" if lacking else "none needed")
+    words = ", ".join(["in the file"] * is_given + sorted({answer.source for answer in answers})) or "none"
     n_lacking = len(lacking) - sum(summary is not None for summary in told.values())
-    if n_lacking and not goes_without:
-        faults = Counter(f" ({a.outcome}: {a.reason})" for a in answers if a.value is None)
-        words += f"; {counted(n_lacking, 'turn')} without a summary"
-        words += "".join(fault for fault, _ in faults.most_common(1))
+    words += f"; {counted(n_lacking, 'turn')} without a summary" if n_lacking else ""
     dialogues = []
     for chat in chats:
         about = {

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from memecmd_utils.chats import formats
 from memecmd_utils.chats.turns import ME, OTHER, ChatError, Message
 from memecmd_utils.files import paths
 from memecmd_utils.schemas import SummaryReply
@@ -60,13 +59,12 @@ def text_of(value: Any, joint: str = " ") -> str:
     """A value as text. A list of parts gives their texts, an object its name or text, null none."""
     if isinstance(value, str):
         # Half a surrogate pair cannot be written in any file, and a NUL is shown nowhere.
-        text = value.strip(formats.NUMBER).replace("\0", "")
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
         return joint.join(filter(None, (text_of(part, joint) for part in value)))
     if isinstance(value, Mapping):
         return first_text(flat(value), ("nickname", "name", "text", "data.text", "username", "id"), joint)
-    return str(value) if isinstance(value, int) else ""
+    return str(value) if isinstance(value, int | float) else ""
 
 
 def first_text(row: Mapping[str, Any], names: Sequence[str], joint: str = " ") -> str:
@@ -267,7 +265,7 @@ def spoken_text(text: str, has_quotes: bool, silent: str = r"\s*") -> str:
     """
     among, whole = _placeholders()
     text = text.replace("\ufffc", "").replace("\0", "")  # iMessage has U+FFFC in place of an attachment
-    if "[CQ:" in text:
+    if re.search(r"\[CQ:|&(?:amp|#91|#93|#44);", text):  # where there are CQ codes, these signs are escaped
         text = html.unescape(_CQ.sub("", text))
     if re.fullmatch(silent, text.strip()):
         return ""
@@ -289,13 +287,6 @@ def _qqnt(value: Any, row: Mapping[str, Any], names: Names) -> str:
     pairs = [pair for pair in value if isinstance(pair, list) and pair] if isinstance(value, list) else []
     texts = [text_of(text) for text, *kind in pairs if not kind or kind[0] in (None, "", "text", "reply")]
     return "".join(text for text in texts if not text.startswith("[被引用的消息]"))
-
-
-def _onebot(value: Any, row: Mapping[str, Any], names: Names) -> str:
-    """The segments that are text, or a string with CQ codes, in which `&` and brackets are escaped."""
-    if isinstance(value, list):
-        return text_of(value, "")
-    return html.unescape(_CQ.sub("", text_of(value)))
 
 
 def _slack(value: Any, row: Mapping[str, Any], names: Names) -> str:
@@ -322,7 +313,6 @@ def _feishu(value: Any, row: Mapping[str, Any], names: Names) -> str:
 
 MARKUP: Mapping[str, Callable[[Any, Mapping[str, Any], Names], str]] = {
     "QQNT_Export": _qqnt,
-    "OneBot": _onebot,
     "Slack": _slack,
     "Feishu": _feishu,
 }

@@ -6,9 +6,7 @@ import json
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +55,7 @@ class LiveLibrary:
 
     def __init__(self, run: Run, asking: Run) -> None:
         self.run, self.asking, self.memes = run, asking, run.memes()
+        self.has_model = asking.profile.models.llm != "authored"
         names, encoders = learned.open_encoders(run)
         self.placement = learned.open_placement(run, names)
         of_memes = splits.Turns(
@@ -75,11 +74,6 @@ class LiveLibrary:
             with self._threads.limit(limits=1):
                 self._reader = learned.ChatReader(self.placement, run.profile, encoders, self._encoders[-1])
             self.placement = self.placement.without_summaries()
-
-    @property
-    def has_model(self) -> bool:
-        """Whether somebody can be asked."""
-        return self.asking.profile.models.llm != "authored"
 
     def rank(self, turns: Sequence[Any], k: int = 3, choose: bool = False) -> list[RankedMeme]:
         """The `k` best memes for the next turn; memes that were sent in the chat do not come again.
@@ -189,9 +183,6 @@ def read_turns(turns: Sequence[Any], memes: Collection[str]) -> tuple[Context, d
 
 # --- over HTTP
 
-MAX_BYTES = 1 << 20
-"""Of a request: thousands of turns."""
-
 
 class Asked(BaseModel, extra="forbid", strict=True):
     """The arguments of `LiveLibrary.rank`, as a request's JSON gives them."""
@@ -213,8 +204,6 @@ class Handler(tornado.web.RequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing but POST /rank")
         elif "Origin" in self.request.headers:  # any page in a browser of this machine can reach its ports
             self._refuse(HTTPStatus.FORBIDDEN, "pages in a browser are not served")
-        elif len(self.request.body) > MAX_BYTES:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send at most {MAX_BYTES:,} bytes")
 
     async def post(self) -> None:
         """Answer one request."""
@@ -224,7 +213,7 @@ class Handler(tornado.web.RequestHandler):
             form = 'send {"turns": [["name", "words"], ...], "k": 3, "choose": false} as JSON; '
             return self._refuse(HTTPStatus.BAD_REQUEST, form + TURNS)
         try:
-            memes = await asyncio.wrap_future(in_thread(partial(self.settings["live"].rank, **asked)))
+            memes = await asyncio.to_thread(self.settings["live"].rank, **asked)
         except ChatError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except MemecmdError as error:
@@ -238,20 +227,6 @@ class Handler(tornado.web.RequestHandler):
     def _send(self, value: dict[str, Any]) -> None:
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish(files.dumps(value))
-
-
-def in_thread(work: Callable[[], Any]) -> Future[Any]:
-    """What `work` gives, from a thread that lets Python end while a model still thinks."""
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except Exception as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return done
 
 
 async def serve(live: LiveLibrary, host: str, port: int, ready: Callable[[str], None]) -> None:

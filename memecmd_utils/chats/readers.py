@@ -7,22 +7,21 @@ model that looks misread: one speaker for all messages, speakers that are labels
 tokens in a text.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from memecmd_utils import authors, files, schemas
 from memecmd_utils.chats import formats, layouts, transcripts, turns
 from memecmd_utils.chats.turns import ChatError, Conversation, Message
 from memecmd_utils.settings import Profile, ProfileError
 
-PARTS = ("chat", "time", "speaker", "text", *layouts.SUMMARY, "encoding")
+PARTS = ("chat", "time", "speaker", "text", *layouts.SUMMARY)
 """What `FIELDS=` may name."""
 NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
 """Senders whose messages are kept in place and not read as part of the chat."""
@@ -35,15 +34,6 @@ Content = formats.Table | formats.Json | formats.Text
 
 OWN = "user dialogue"
 """`source` of what a file says without naming one."""
-AnyText = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else "")]
-"""Another data set may mean something else by these names."""
-
-
-class ReleasedTurn(BaseModel):
-    """A message; one without text stands for a picture."""
-
-    speaker: str
-    text: str | None
 
 
 class ReleasedSummary(schemas.SummaryReply):
@@ -59,13 +49,13 @@ class Released(BaseModel):
     """A dialogue with the fields that are read of it; others are passed over."""
 
     dialogue_id: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[\w.-]{1,80}$")]
-    turns: list[ReleasedTurn] = Field(min_length=1)
+    turns: list[dict[str, Any]] = Field(min_length=1)
     summaries: list[ReleasedSummary] = []
-    kind: AnyText = ""
-    title: AnyText = ""
-    name_a: AnyText = ""
-    name_b: AnyText = ""
-    source: AnyText = ""
+    kind: str | None = None
+    title: str | None = None
+    name_a: str | None = None
+    name_b: str | None = None
+    source: str | None = None
 
 
 def released(content: Content) -> list[Released]:
@@ -74,18 +64,14 @@ def released(content: Content) -> list[Released]:
     Raises `ChatError` with the line and the field of the first that has a fault.
     """
     values = content.value if isinstance(content, formats.Json) and isinstance(content.value, list) else []
-    of_turns = [
-        value["turns"]
-        for value in values
-        if isinstance(value, dict) and {"dialogue_id", "turns"} <= value.keys()
-    ]
-    parts = [turn for of_one in of_turns if isinstance(of_one, list) for turn in of_one]
+    named = [value for value in values if isinstance(value, dict) and "dialogue_id" in value]
+    parts = [turn for value in named if isinstance(value.get("turns"), list) for turn in value["turns"]]
     if not any(isinstance(turn, dict) and {"speaker", "text"} <= turn.keys() for turn in parts):
         return []
     dialogues = []
     for number, value in enumerate(values):
         try:
-            dialogues.append(Released.model_validate(json.loads(formats.json_text(value))))
+            dialogues.append(Released.model_validate(value))
         except ValidationError as error:
             where = f"line {content.lines[number]}" if content.lines else f"dialogue {number + 1}"
             raise ChatError(f"{where}: {files.first_fault(error)}") from error
@@ -120,20 +106,16 @@ class Export(NamedTuple):
 def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
     """Read a chat export (.csv, .tsv, .txt, .jsonl, .ndjson, .json).
 
-    `fields` names the columns or keys of a plain table: part of a message (`PARTS`) to name, and the
-    `encoding`. Raises `ChatError` for what no layout fits, and for what looks misread.
+    `fields` names the columns or keys of a plain table: part of a message (`PARTS`) to name. Raises
+    `ChatError` for what no layout fits, and for what looks misread.
     """
-    given = dict(fields or {})
-    suffix, wanted = path.suffix.lower(), given.pop("encoding", "")
+    given, suffix = fields or {}, path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ChatError(f"{path.name} cannot be read: save it as CSV, JSON or text ({', '.join(SUFFIXES)})")
     try:
-        text, codec = files.decode(path.read_bytes(), path.name, wanted)
+        text, codec = files.decode(path.read_bytes(), path.name)
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from error
-    except files.UnknownEncoding as error:
-        other = "" if wanted else ", or name its encoding to `make insert-memes` as FIELDS='encoding=big5'"
-        raise ChatError(f"{error}{other}") from error
     content: Content | None = None
     try:
         content = _content(text, suffix, given)
@@ -158,19 +140,20 @@ def _content(text: str, suffix: str, given: Mapping[str, str]) -> Content:
     """A file as JSON, as the table that it is under some delimiter and header, or else as lines of text."""
     if not text.strip():
         raise ChatError("the file is empty")
+    formats.check_no_memes(text)
     if suffix in (".json", ".jsonl", ".ndjson"):
         return formats.read_json(text, suffix != ".json")
     separator = re.match(r"sep=(.)\s*\n", text)
     for delimiter in separator[1] if separator else DELIMITERS:
-        table = formats.read_table(text, delimiter)
-        for number, row in enumerate(table.rows[:12]):  # titles may stand above the header
+        begin = islice(formats.records_in(text, delimiter, strict=False), 12)
+        for number, row in enumerate(begin):  # titles may stand above the header
             names = [name.strip() for name in row]
             is_header = layouts.layout_for(names, given, [dict.fromkeys(names, "")]) is not None
             if len(names) > 1 and is_header and set(given.values()) <= set(names):
-                if table.fault:
-                    raise ChatError(table.fault)
-                return table.with_header(number)
-    return formats.read_text(text)
+                table = formats.Table([*formats.records_in(text, delimiter)], delimiter, number)
+                table.rows[number] = names
+                return table
+    return formats.Text(re.sub(r"\r\n?", "\n", text))
 
 
 def _messages(content: Content, suffix: str, given: Mapping[str, str]) -> tuple[str, list[Message]]:
@@ -182,10 +165,9 @@ def _messages(content: Content, suffix: str, given: Mapping[str, str]) -> tuple[
     if suffix == ".txt" and not given and (parsed := transcripts.parse(content.text)):
         return parsed
     first = [line.strip() for line in content.text.split("\n") if line.strip()][:3]
-    seen = f"no line has the columns {', '.join(given.values())}" if given else "this form is not known"
     raise ChatError(
-        f"{seen}; the file begins: {' / '.join(line[:60] for line in first)}. Save it as a table with "
-        "columns `speaker,text`, or write each message as `name: text`"
+        f"this form is not known; the file begins: {' / '.join(line[:60] for line in first)}. Save it as a "
+        "table with columns `speaker,text`, or write each message as `name: text`"
     )
 
 
@@ -333,19 +315,13 @@ def _check(messages: Sequence[Message], content: Content, is_given: bool, is_rel
 
 
 def _shared_names(messages: Sequence[Message]) -> list[str]:
-    """What to say of accounts that share a name within a chat, and of names that share an account."""
+    """What to say of accounts that share a name within a chat."""
     pairs = {
         (m.chat, m.speaker, m.account) for m in messages if m.account and m.speaker not in ("", m.account)
     }
     names = Counter((chat, name) for chat, name, _ in pairs)
-    accounts = Counter((chat, account) for chat, _, account in pairs)
-    notes = [
-        f"{n} accounts called {name!r} are read as one speaker" for (_, name), n in names.items() if n > 1
-    ]
-    notes += [
-        f"account {account!r} has {n} names, each a speaker" for (_, account), n in accounts.items() if n > 1
-    ]
-    return notes[:4]
+    shared = [(name, n) for (_, name), n in names.items() if n > 1]
+    return [f"{n} accounts called {name!r} are read as one speaker" for name, n in shared[:4]]
 
 
 def _untimed(messages: Sequence[Message]) -> list[str]:
