@@ -1,36 +1,33 @@
-"""The tracked tables of the live corpus (`data/live`), made of run `live` and of what readers said.
+"""What is tracked of run `live` in `data/live`: chats, memes, choices, a judge's scores.
 
-python .ci/live.py track      # writes them
-python .ci/live.py compare    # says which differ from what the run gives
+python .ci/live.py track      # writes it
+python .ci/live.py compare    # says which files differ from what the run gives
 """
 
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import jieba.posseg
-import numpy as np
 import pandas as pd
 
 from memecmd_utils import dialogue, files, grades, llm, runs, schemas, statistics
-from memecmd_utils.dialogue import bare
 from memecmd_utils.files import paths
 from memecmd_utils.retrieval import RERANKED
 from memecmd_utils.studies import live
 
 MADE = (
     "annotations.jsonl", "dialogues.jsonl", "placements.jsonl", "candidates.jsonl", "gates.json",
-    "choices.jsonl", "scores.csv", "ladders.csv",
+    "choices.jsonl", "scores.csv",
 )  # fmt: skip
 KEPT = 3
 """Candidates of a turn that are tracked, as many as the page shows."""
 
 
 def track(run: runs.Run, folder: Path) -> None:
-    """Write the tables of a finished run; memes bear the names of their drawings."""
+    """Write the files of a finished run; memes bear the names of their drawings."""
     name_of = {meme.meme_id: Path(meme.origin).stem for meme in run.load(schemas.Meme)}
 
     def ours(record: schemas.Record) -> schemas.Record:
@@ -61,7 +58,9 @@ def track(run: runs.Run, folder: Path) -> None:
         for r in map(ours, run.load(schemas.Rating))
         if r.n_turns == run.profile.dialogue.longest
     ]
-    files.write_frame(folder / "scores.csv", pd.DataFrame(rated, columns=[*live.KEY, "strategy", "score"]))
+    files.write_frame(
+        folder / "scores.csv", pd.DataFrame(rated, columns=["dialogue", "turn", "meme", "strategy", "score"])
+    )
 
 
 def at_the_same_turns(
@@ -93,46 +92,6 @@ def at_the_same_turns(
             )
 
 
-# --- What a ladder does to a chat, as the plan defines it
-
-
-def measure_ladders(
-    ladders: Mapping[str, Sequence[schemas.Dialogue]], starts: Mapping[str, str], run: runs.Run
-) -> pd.DataFrame:
-    """The measures of each chat; `starts`: all that its cold start tells, by dialogue."""
-    encode = run.embedder().encode
-    rows = []
-    for phases, dialogues in ladders.items():
-        for chat in dialogues:
-            said = [turn.text for turn in chat.turns]
-            openings = Counter(bare(text)[:2] for text in said)
-            ends = encode(["\n".join(said[:6]), "\n".join(said[-6:])], "document")
-            known, new = starts[chat.dialogue_id], 0
-            for text in said:
-                names = {word for word, kind in jieba.posseg.cut(text) if kind == "nr" and len(word) > 1}
-                new += sum(name not in known for name in names)
-                known += text
-            echoes = [echo(text, said[max(0, t - 3) : t]) for t, text in enumerate(said) if t]
-            rows.append(
-                {
-                    "phases": phases, "dialogue_id": chat.dialogue_id,
-                    "repeated openings": np.mean([openings[bare(text)[:2]] > 1 for text in said]),
-                    "new names": new / len(said),
-                    "questions": np.mean(["？" in text or "?" in text for text in said]),
-                    "distance": 1 - float(ends[0] @ ends[1]),
-                    "echo": np.mean(echoes),
-                }
-            )  # fmt: skip
-    return pd.DataFrame(rows).round(6)
-
-
-def echo(text: str, before: Sequence[str]) -> float:
-    """Share of a text's pairs of characters that stand in the texts before it."""
-    pairs = {bare(text)[i : i + 2] for i in range(len(bare(text)) - 1)}
-    heard = {bare(other)[i : i + 2] for other in before for i in range(len(bare(other)) - 1)}
-    return len(pairs & heard) / max(1, len(pairs))
-
-
 def held_again(run: runs.Run, scratch: Path) -> Iterator[str]:
     """Turns of the other ladders that their recordings do not give once more; what is counted goes apart."""
     starts = {live.PREFIX + start.dialogue_id: start for start in run.load(schemas.ColdStart)}
@@ -149,22 +108,14 @@ def held_again(run: runs.Run, scratch: Path) -> Iterator[str]:
 
 
 def main(action: str) -> int:
-    """Write the tables, or compare them with what is tracked: 1 where one differs."""
+    """Write the files, or compare them with what is tracked: 1 where one differs."""
     run = runs.open_finished("live")
     with tempfile.TemporaryDirectory() as scratch:
         target = live.FOLDER if action == "track" else Path(scratch)
         track(run, target)
-        starts = {
-            live.PREFIX + start.dialogue_id: "".join(
-                text for told in (start.context, start.brief, start.persona) for text in told.values()
-            )
-            for start in run.load(schemas.ColdStart)
-        }
-        measured = measure_ladders(live.ladders(), starts, run)
-        measured.to_csv(target / "ladders.csv", index=False)
         differ = [name for name in MADE if (target / name).read_bytes() != (live.FOLDER / name).read_bytes()]
         differ += held_again(run, Path(scratch))
-    print(f"differs from the tracked file: {', '.join(differ)}" if differ else "all tables as tracked")
+    print(f"differs from the tracked file: {', '.join(differ)}" if differ else "all files as tracked")
     return bool(differ)
 
 

@@ -28,8 +28,7 @@ from memecmd_utils.statistics import Estimate
 
 def read_numbers() -> dict[str, Any]:
     """The tracked numbers."""
-    text = (paths.reports / "numbers.json").read_text(encoding="utf-8")
-    return json.loads(text, object_hook=statistics.from_json)
+    return statistics.read_tables(paths.reports / "numbers.json")
 
 
 # --- Numbers in sentences: what a sentence names, and how it is printed

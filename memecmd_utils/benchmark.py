@@ -521,8 +521,7 @@ def load(folder: Path) -> list[dict[str, Any]]:
     """Rows of the `leaderboard.json` in a folder; none without it, nor of one with the columns of old."""
     if not (file := folder / FILE).is_file():
         return []
-    rows = json.loads(file.read_text(encoding="utf-8"), object_hook=statistics.from_json)["rows"]
-    return [row for row in rows if NET in row]
+    return [row for row in statistics.read_tables(file)["rows"] if NET in row]
 
 
 def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:

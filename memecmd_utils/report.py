@@ -97,7 +97,7 @@ LANDING_SETTINGS = ("setting", "memes", "rate", "ungraded", "fits", "lands", "sp
 
 LOOK = ("who", "memes", "described", "fits", "lands", "specificity", "repeats")
 LIVE = ("who", "memes", "memes a dialogue", "fits", "lands", "mean grade")
-PHASES = ("phases", "chats", *live.MEASURES)
+PHASES = ("phases", "chats", "repeated openings", "new names", "questions", "distance", "echo")
 PREFERENCES = ("first", "second", "pairs", "preferred", "same vote")
 CONFOUNDS = ("set", "strategy", "dialogues", "density", "repeats", "most frequent", "without a meme")
 
@@ -139,6 +139,7 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
         "strategies": printed(strategies, STRATEGIES),
         **{name: printed(rows, LANDING) for name, rows in _landing(placed_at(numbers).values()).items()},
         "landing_settings": printed(landed.get("settings", ()), LANDING_SETTINGS, ("rate", "ungraded")),
+        "landing_places": pd.DataFrame(landed.get("places", ())),
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
         "judges": printed(studies["trust"], JUDGES),
         "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),
@@ -335,7 +336,8 @@ def chat_payload(
     gates, means, placements = run.load_json("gates.json"), truth.means, records["placements"]
     first = shown.index(drawing.teaching_dialogue(shown, "typical"))
     if beside:
-        shown, first = [*beside.dialogues, *shown], live.typical()
+        first = [dialogue.dialogue_id for dialogue in beside.dialogues].index(live.TYPICAL)
+        shown = [*beside.dialogues, *shown]
         glosses |= {dialogue.dialogue_id: dialogue.gloss for dialogue in beside.dialogues}
         halves, gates, means = halves | beside.halves, gates | beside.gates, means | live.means()
         candidates, placements = [*beside.candidates, *candidates], [*beside.placements, *placements]

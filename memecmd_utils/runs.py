@@ -1,6 +1,5 @@
 """A run: its profile, its folders, and the models it may use. What every notebook opens first."""
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -172,8 +171,7 @@ class Run:
 
     def load_json(self, name: str) -> Any:
         """What an earlier stage wrote by `save_json`; `StageMissing` as in `load`."""
-        text = self.read(name).read_text(encoding="utf-8")
-        return json.loads(text, object_hook=statistics.from_json)
+        return statistics.read_tables(self.read(name))
 
     def save_json(self, name: str, values: Any) -> Path:
         """Write what is no record (`gates.json`, `judge_checks.json`, ...) into the run's folder."""

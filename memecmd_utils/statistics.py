@@ -7,8 +7,10 @@ dialogues. Which form of interval keeps its promise was decided by simulation (`
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -130,6 +132,11 @@ def from_json(value: dict[str, Any]) -> Any:
         return value
     ends = (np.nan if value[name] is None else value[name] for name in ("value", "low", "high"))
     return Estimate(*ends, kind=KINDS[value["kind"]])
+
+
+def read_tables(path: Path) -> Any:
+    """What a JSON file of `as_json` holds: its tables as rows, with their estimates."""
+    return json.loads(path.read_text(encoding="utf-8"), object_hook=from_json)
 
 
 # --- what all intervals are made of

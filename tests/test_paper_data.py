@@ -1,4 +1,4 @@
-"""Table 1 from the authors' files, its confounds and the blind look: each figure counted once more by hand.
+"""Table 1 from the authors' files and its confounds: each figure counted once more by hand.
 
 And nothing of the release's texts is in this repository.
 """
@@ -9,7 +9,6 @@ import subprocess
 
 import made_paper_data
 import numpy as np
-import pandas as pd
 import pytest
 
 from memecmd_utils import authors
@@ -52,24 +51,6 @@ def test_cells_and_confounds_are_those_of_the_files(release) -> None:
     counted = [row[f"n, {condition}"] for condition in paper_data.CONDITIONS]
     assert counted == [3, 2, 1], "one has no score, one no meme of Random, and one has two of both"
     assert row["all dialogues"].value == 0
-
-
-def test_the_blind_look_counted_once_more() -> None:
-    tables = paper_data.look(paper_data.of_sample())
-    look = tables["look"].set_index(["set", "who"])
-    given: dict[tuple, list[int]] = {}
-    for line in (paper_data.SAMPLE / "grades.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        for meme, grade in row["grades"].items():
-            given.setdefault((row["dialogue_id"], row["turn"], meme), []).append(grade)
-    sent = pd.read_csv(paper_data.SAMPLE / "memes.csv").query("strategy == 'greedy'")
-    keys = list(sent[["dialogue", "turn", "meme"]].itertuples(index=False, name=None))
-    graded = [given[key] for key in keys if key in given]
-    row = look.loc["all", "greedy"]
-    assert (row["memes"], row["described"].value) == (len(keys), len(graded) / len(keys))
-    assert row["fits"].value == np.mean([sum(pair) >= 2 for pair in graded])
-    assert row["lands"].value == np.mean([sum(pair) == 4 for pair in graded])
-    assert tables["look_agreement"]["pairs"].tolist() == [len(given)]
 
 
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the sample of the release is not here")

@@ -1,6 +1,5 @@
 """Notebook 04c: do memes land? All strategies, and two senders that never read the chat, by grades."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,10 +36,9 @@ COMPARED = {
 }
 """At whose turns which pairs are compared; at all turns no gate chooses the turns, so that comes first."""
 RANKINGS_COMPARED = ((LEARNED, PAPER), (LEARNED, POPULAR), (POPULAR, PAPER), (ALONE, POPULAR))
-QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 FROZEN = paths.example / "reranking_tables.json"
-"""Tables of what was asked once, of the untouched tests, from files that stay as they are: choices under
-other settings, grades of memes in sequence, and scores of judges that saw the screenshots."""
+"""Tables of what was asked once, from files that stay as they are: choices under other settings, places of
+choices in their lists, grades of memes in sequence, and scores of judges that saw the screenshots."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +196,11 @@ def tabulate(run: Run, graded: Sequence[Senders], stem: str = "landing") -> dict
 
     placed: the memes sent, a row a sender and place. differences: between two of them. sending: how often,
     and whether markers would. gate: does it tell when a meme is wanted? ranking: measures of whole rankings.
-    places: where in their lists choices stood. `stem` begins the names of the files.
+    `stem` begins the names of the files.
     """
     makers = {
         "placed": placed_rows, "differences": difference_rows, "sending": sending_rows, "gate": gate_rows,
-        "ranking": ranking_rows, "places": place_rows,
+        "ranking": ranking_rows,
     }  # fmt: skip
     tables = {
         name: pd.DataFrame([{"split": s.data.split.name, **row} for s in graded[::-1] for row in rows(s)])
@@ -304,19 +302,6 @@ def graded_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         yield {"ranking": f"{who} minus {other}", **dict(zip(columns, (*ends, gaps), strict=True))}
 
 
-def place_rows(senders: Senders) -> Iterator[dict[str, Any]]:
-    """How many choices fell on a list's first place and on each quarter; p that all quarters are alike."""
-    from scipy.special import chdtrc
-
-    for who, choices in senders.choices.items():
-        quarters = [(c.place - 1) * len(QUARTERS) // c.shown for c in choices if c.meme_id]
-        counts = np.bincount(np.array(quarters, dtype=int), minlength=len(QUARTERS))
-        chi_square = ((counts - counts.mean()) ** 2).sum() / (counts.mean() or np.nan)
-        at = dict(zip(QUARTERS, counts.tolist(), strict=True))
-        at["first place"] = sum(choice.place == 1 for choice in choices)
-        yield {"who": who, "choices": len(quarters), **at, "p": chdtrc(len(QUARTERS) - 1, chi_square)}
-
-
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The tables of `landing.json` and of `FROZEN`; empty where there is none, or without grades."""
     try:
@@ -328,7 +313,7 @@ def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
 
 def frozen_tables() -> dict[str, list[dict[str, Any]]]:
     """The rows of the tables of `FROZEN`, with their estimates."""
-    return json.loads(FROZEN.read_text(encoding="utf-8"), object_hook=statistics.from_json)
+    return statistics.read_tables(FROZEN)
 
 
 def only_graded(dialogues: Sequence[Dialogue], given: Sequence[Grade]) -> list[Dialogue]:

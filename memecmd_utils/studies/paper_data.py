@@ -4,21 +4,19 @@ Two tables hold what is measured (`Published`): chats, a row for each dialogue a
 for each placed meme. They come from a release, or of a sample of 68 dialogues from `data/example/authors`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from memecmd_utils import authors, grades, retrieval, statistics
+from memecmd_utils import authors, retrieval, statistics
 from memecmd_utils.files import paths
-from memecmd_utils.statistics import Estimate, LeftOut
+from memecmd_utils.statistics import Estimate
 
 SAMPLE = paths.example / "authors"
 STRATEGIES = {"greedy": "Greedy", "sampling": "Diversity-aware", "random": "Random"}
 PAIRS = (("greedy", "random"), ("sampling", "random"), ("sampling", "greedy"))
-RERANKED, DRAWN = "reranked", "a random meme"
 MEASURES = ("judge", "consistency")
 
 
@@ -201,121 +199,14 @@ def held_by_ours(
 # --- A blind look (AUTHORS_PLAN.md)
 
 
-KEY = ["dialogue", "turn", "meme"]
-
-
-def given_grades(path: Path) -> pd.DataFrame:
-    """A file of grades as a row a graded meme: `KEY`, a column a grader, and the mean `grade` (0-2)."""
-    given = pd.read_json(path, lines=True)
-    rows = [
-        (row.dialogue_id, row.turn, meme, row.grader, grade)
-        for row in given.itertuples()
-        for meme, grade in row.grades.items()
-    ]
-    table = pd.DataFrame(rows, columns=[*KEY, "grader", "grade"])
-    wide = table.pivot(index=KEY, columns="grader", values="grade")
-    return wide.assign(grade=wide.mean(axis=1)).reset_index()
-
-
 def graded_memes(published: Published) -> pd.DataFrame:
-    """All memes of the sample that somebody sent, and the drawn ones among them: a row a sender and meme.
-
-    Columns: those of `MEMES`, with the sender as strategy, and of `given_grades`; nan for a meme that has no
-    description and so no grade. `published` holds the dialogues of the sample.
-    """
-    graded = given_grades(SAMPLE / "grades.jsonl")
-    chosen = pd.read_json(SAMPLE / "choices.jsonl", lines=True).rename(columns={"dialogue_id": "dialogue"})
-    chosen = chosen[chosen["meme"] != ""].assign(strategy=RERANKED)
-    sent = pd.concat([published.memes[[*KEY, "strategy"]], chosen[[*KEY, "strategy"]]])
-    is_sent = pd.MultiIndex.from_frame(graded[KEY]).isin(pd.MultiIndex.from_frame(sent[KEY]))
-    sent = pd.concat([sent, graded.loc[~is_sent, KEY].assign(strategy=DRAWN)])
-    set_of = published.chats.drop_duplicates("dialogue").set_index("dialogue")["set"]
-    sent = sent[sent["dialogue"].isin(graded["dialogue"])].merge(graded, how="left", on=KEY)
-    return sent.assign(set=sent["dialogue"].map(set_of))
+    """The published memes with what graders gave (0-2, the mean of two) as `grade`; nan: not described."""
+    key, rows = ["dialogue", "turn", "meme"], pd.read_json(SAMPLE / "grades.jsonl", lines=True)
+    given = [(r.dialogue_id, r.turn, *pair) for r in rows.itertuples() for pair in r.grades.items()]
+    means = pd.DataFrame(given, columns=[*key, "grade"]).groupby(key, as_index=False).mean()
+    return published.memes.merge(means, how="left", on=key)
 
 
-def sender_rows(memes: pd.DataFrame, counts: grades.FitCounts) -> Iterator[dict[str, Any]]:
-    """What the `memes` of every sender are worth (`grades.of_memes`), of those that could be graded.
-
-    described: their share. `counts` are of all graded memes that somebody sent, each once.
-    """
-    n_dialogues = memes["dialogue"].nunique()
-    for sender, sent in memes.groupby("strategy", sort=False):
-        known = sent.dropna(subset="grade")
-        yield {
-            "who": sender, "dialogues": n_dialogues, "memes": len(sent),
-            "memes a dialogue": len(sent) / n_dialogues,
-            "described": statistics.share(len(known) / len(sent)),
-            **grades.of_memes(known, counts), "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
-        }  # fmt: skip
-
-
-LOOK_PAIRS = ((RERANKED, "greedy"), ("greedy", "random"), ("sampling", "greedy"))
-"""In the order of the plan."""
-
-
-def difference_rows(
-    memes: pd.DataFrame, counts: grades.FitCounts, pairs: Sequence[tuple[str, str]] = LOOK_PAIRS
-) -> Iterator[dict[str, Any]]:
-    """One sender minus another, each at its own turns, in fits and lands."""
-    by_sender = dict([*memes.dropna(subset="grade").groupby("strategy")])
-    for who, other in (pair for pair in pairs if {*pair} <= by_sender.keys()):
-        found = grades.differences_of_memes(by_sender[who], by_sender[other], counts, is_paired=False)
-        for measure in ("fits", "lands"):
-            got = found[measure]
-            row = {"who": who, "minus": other, "measure": measure, "difference": got}
-            yield {**row, "n": got.n, "dialogues": got.clusters, "p": got.p}
-
-
-def agreement(graded: pd.DataFrame) -> dict[str, Any]:
-    """Weighted kappa of the two graders of all `graded` memes, and the share of equal grades."""
-    both = graded[["one", "two"]].to_numpy(int)
-    return {
-        "pairs": len(graded),
-        "kappa": statistics.cluster_kappa(both, graded["dialogue"].tolist()),
-        "same grade": statistics.share((both[:, 0] == both[:, 1]).mean()),
-    }
-
-
-def judge_rows(published: Published, memes: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Does the paper's judge follow the graders? By strategy, over dialogues with a graded meme.
-
-    Spearman's correlation of the judge's score with the mean grade of the dialogue's memes, and the AUC of
-    the score between dialogues whose mean grade is at or above the median and those below.
-    """
-    from scipy.stats import spearmanr
-
-    for strategy in STRATEGIES:
-        mine = memes[memes["strategy"] == strategy].dropna(subset="grade").groupby("dialogue")["grade"].mean()
-        chats = published.chats[published.chats["strategy"] == strategy].set_index("dialogue")["score"]
-        both = pd.DataFrame({"grade": mine, "score": chats}).dropna()
-
-        def spearman(rest: pd.DataFrame) -> float:
-            return float(spearmanr(rest["grade"], rest["score"]).statistic)
-
-        without = np.array([spearman(both.drop(name)) for name in both.index])
-        left_out = LeftOut(np.array(spearman(both)), without, np.full(len(both), 1 / len(both)))
-        upper = both["grade"] >= both["grade"].median()
-        sides = (list(side["score"].items()) for side in (both[upper], both[~upper]))
-        yield {
-            "strategy": STRATEGIES[strategy], "dialogues": len(both), "mean grade": both["grade"].mean(),
-            "score": both["score"].mean(),
-            "Spearman": statistics.estimate(left_out, len(both), statistics.COEFFICIENT),
-            "AUC": statistics.cluster_auc(*sides),
-        }  # fmt: skip
-
-
-def look(published: Published) -> dict[str, Any]:
-    """All tables of the blind look, from the tracked choices and grades."""
-    memes = graded_memes(published)
-    graded = memes.dropna(subset="grade").drop_duplicates(KEY)
-    counts, parts = grades.fit_counts(graded), [("all", memes), *memes.groupby("set", sort=False)]
-
-    def by_set(rows_of: Callable[..., Iterator[dict[str, Any]]]) -> pd.DataFrame:
-        return pd.DataFrame({"set": part, **row} for part, of_set in parts for row in rows_of(of_set, counts))
-
-    return {
-        "look": by_set(sender_rows), "look_differences": by_set(difference_rows),
-        "look_judge": pd.DataFrame(judge_rows(published, memes)),
-        "look_agreement": pd.DataFrame([agreement(graded)]),
-    }  # fmt: skip
+def look() -> dict[str, pd.DataFrame]:
+    """All tables of the blind look, made once of its choices and grades: no run can change them."""
+    return {name: pd.DataFrame(rows) for name, rows in statistics.read_tables(SAMPLE / "look.json").items()}
