@@ -5,10 +5,9 @@ All words of the page stand in `html/index.html.j2` and its parts.
 
 import base64
 import hashlib
-import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,11 +59,9 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     quoted = ("claims", "ablation")
     numbers = {
         **tables.counts(run.profile, records, run.load(schemas.Rating)),
-        "gates": run.load_json("gates.json"),
         **{name: rows for name, rows in measured.items() if name != "trust"},
         "ground_truth": {name: truth[name] for name in ("agreement", "retrieval") if name in truth},
         "studies": {"trust": measured["trust"], **{name: made.get(name, []) for name in quoted}},
-        "teaching": _teaching_levels(run, records),
         "landing": landing.quoted(run),
         "paper_data": run.load_json("paper_data.json"),
         "live": live.tables() if shows_live(run) else {},
@@ -77,28 +74,13 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
     return numbers
 
 
-def _teaching_levels(run: Run, records: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Of each dialogue that lessons walk through and the run has: its id, the levels of Greedy's memes."""
-    names = json.loads((paths.example / "teaching_dialogues.json").read_text(encoding="utf-8"))
-    truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
-    levels = {}
-    for case in ("lands", "typical", "fails"):
-        mine = [p for p in records["placements"] if (p.strategy, p.dialogue_id) == ("greedy", names[case])]
-        for row in tables.levels(mine, truth).to_dict("records"):
-            levels[case] = {"dialogue": names[case], **row}
-    return levels
-
-
 STRATEGIES = ("strategy", "memes", "fits", "lands", "nobody", "mean grade", "minus random")
-JUDGES = ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict")
 LANDING = ("who", "memes", "lands", "fits", "specificity", "different", "repeats")
 LANDING_SETTINGS = ("setting", "memes", "rate", "ungraded", "fits", "lands", "specificity", "different")
-
 
 LOOK = ("who", "memes", "described", "fits", "lands", "specificity", "repeats")
 LIVE = ("who", "memes", "memes a dialogue", "fits", "lands", "mean grade")
 PHASES = ("phases", "chats", "repeated openings", "new names", "questions", "distance", "echo")
-PREFERENCES = ("first", "second", "pairs", "preferred", "same vote")
 CONFOUNDS = ("set", "strategy", "dialogues", "density", "repeats", "most frequent", "without a meme")
 
 
@@ -119,6 +101,9 @@ def printed(
 def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables that stand in the READMEs, by name; those of studies that were not made are left out."""
     studies, landed, published = numbers["studies"], numbers["landing"], numbers["paper_data"]
+    asked, placed = numbers["live"], placed_at(numbers)
+    own = [row for (where, who), row in placed.items() if where == who]
+    same = [row for (where, _), row in placed.items() if where in [row["where"] for row in own[:1]]]
     minus_random = {
         row["comparison"].split(" - ")[0]: row["difference"]
         for row in numbers["effects"]
@@ -137,17 +122,22 @@ def shown_tables(numbers: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     told = ("sign if told", "sign", "clear", "clearly opposite")
     shown = {
         "strategies": printed(strategies, STRATEGIES),
-        **{name: printed(rows, LANDING) for name, rows in _landing(placed_at(numbers).values()).items()},
+        "landing_own": printed(own, LANDING),
+        "landing_same": printed(same, LANDING),
         "landing_settings": printed(landed.get("settings", ()), LANDING_SETTINGS, ("rate", "ungraded")),
         "landing_places": pd.DataFrame(landed.get("places", ())),
         "ablation": printed(ndcg, ("embedder", "compares", "full", "rest", "difference")),
-        "judges": printed(studies["trust"], JUDGES),
+        "judges": printed(
+            studies["trust"], ("judge", "reading", "dialogues", "AUC random", "AUC hard", "verdict")
+        ),
         "claims": printed(studies["claims"], ("claim", "dialogues", "worlds", *told), told),
         "look": printed((row for row in published["look"] if row["set"] == "all"), LOOK),
         "confounds": printed(published["confounds"], CONFOUNDS),
-        "live": printed(numbers["live"].get("senders", ()), LIVE),
-        "phases": printed(numbers["live"].get("phases", ()), PHASES),
-        "preferences": printed(numbers["live"].get("preferences", ()), PREFERENCES),
+        "live": printed(asked.get("senders", ()), LIVE),
+        "phases": printed(asked.get("phases", ()), PHASES),
+        "preferences": printed(
+            asked.get("preferences", ()), ("first", "second", "pairs", "preferred", "same vote")
+        ),
     }
     return {name: table for name, table in shown.items() if len(table)}
 
@@ -156,13 +146,6 @@ def placed_at(numbers: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, 
     """How often memes land on the last test, which decides, by whose turns and who sends."""
     rows = numbers["landing"].get("placed", ())
     return {(row["where"], row["who"]): row for row in rows if row["split"] == rows[0]["split"]}
-
-
-def _landing(rows: Collection[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Each sender at its own turns, and all at the turns of the first of them."""
-    own = [row for row in rows if row["who"] == row["where"]]
-    where = [row["where"] for row in own[:1]]
-    return {"landing_own": own, "landing_same": [row for row in rows if row["where"] in where]}
 
 
 # --- The page
@@ -393,7 +376,6 @@ def chat_payload(
         "weights": list(profile.retrieval.weights),
         "gates": gates,
         "top_k": profile.retrieval.top_k,
-        "scale": profile.retrieval.score_scale,
         "first": first,
         "english": any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
