@@ -36,14 +36,11 @@ class Scorer(NamedTuple):
 def open_scorer(run: Run) -> Scorer:
     """Chinese-CLIP on the pictures (the paper's cross-modal score), or an embedder on memes' words.
 
-    The latter is a stand-in without weights: text consistency, and its name says so in every table. An
-    embedder that chose the memes is refused (`ValueError`).
+    The latter is a stand-in without weights: text consistency, and its name says so in every table.
     """
     models = run.profile.models
     if run.profile.evaluation.consistency == "text":
         embedder = run.embedder(models.consistency_embedder)
-        if embedder.name == run.embedder_name():
-            raise ValueError(f"{embedder.name} already chose the memes: it must not also score them")
         encode = partial(embedder.encode, side="document")
         return Scorer(
             f"text:{embedder.name}",

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from memecmd_utils import __version__, benchmark, files, schemas, settings, tables
+from memecmd_utils.embedders import embedder_of
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.llm import spending
 from memecmd_utils.runs import Run
@@ -36,12 +37,6 @@ class ReleaseError(MemecmdError, ValueError):
 # --- The tables
 
 
-class ReleaseMeme(schemas.Meme):
-    """A meme of a release. `file` is empty where the picture may not be passed on."""
-
-    file: str
-
-
 class Table(NamedTuple):
     """What one table of a release holds."""
 
@@ -53,7 +48,7 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "memes": Table(ReleaseMeme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
+    "memes": Table(schemas.Meme, ("meme_id",), "a meme with its text; its picture is in the column `image`"),
     "annotations": Table(
         schemas.Annotation,
         ("meme_id",),
@@ -90,8 +85,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         if splits:
             benchmark.write(folder / "benchmark", [benchmark.build(split) for split in splits])
         records = {name: given[name] for name in TABLES if given[name] or name not in OPTIONAL}
-        if problems := _problems(records):
-            raise ReleaseError(_listing(folder, problems))
+        _demand_none(_problems(records), folder)
         for table, rows in records.items():
             write_table(folder, table, rows)
         sources = provenance(records)
@@ -118,7 +112,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         for row in sources:
             made_by[row["kind"]].add(row["source"])
         # Models that no record of the release names.
-        made_by["retrieval embedder"] = {run.embedder_name()}
+        made_by["retrieval embedder"] = {embedder_of(profile, read_dirs=run.read_dirs).name}
         made_by["judges"] = {rating.source for rating in run.load(schemas.Rating)}
         made_by["consistency scorers"] = {row.source for row in run.load(schemas.Consistency)}
         glossed = [row["source"] for row in spending.outcome_rows(run.folder) if "gloss" in row["stage"]]
@@ -144,7 +138,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copied(memes: Sequence[schemas.Meme], run: Run, folder: Path) -> list[ReleaseMeme]:
+def _copied(memes: Sequence[schemas.Meme], run: Run, folder: Path) -> list[schemas.Meme]:
     """Copy the pictures that may be passed on; a meme's `file` then names its copy."""
     (folder / "images").mkdir()
     rows = []
@@ -154,7 +148,7 @@ def _copied(memes: Sequence[schemas.Meme], run: Run, folder: Path) -> list[Relea
         file = f"images/{meme.meme_id}{Path(meme.file).suffix.lower()}" if meme.licence else ""
         if file:
             shutil.copyfile(run.read(meme.file), folder / file)
-        rows.append(ReleaseMeme(**{**meme.model_dump(), "file": file}))
+        rows.append(meme.model_copy(update={"file": file}))
     return rows
 
 
@@ -179,9 +173,8 @@ def arrow_schema(table: str) -> pa.Schema:
 
     The note `huggingface` makes `datasets.load_dataset` give pictures and not their bytes.
     """
-    schema = TABLES[table].schema
-    columns = [(name, _arrow(info.annotation)) for name, info in schema.model_fields.items()]
-    if schema is not ReleaseMeme:
+    columns = [(name, _arrow(info.annotation)) for name, info in TABLES[table].schema.model_fields.items()]
+    if table != "memes":
         return pa.schema(columns)
     note = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
     return pa.schema([*columns, ("image", IMAGE)], metadata={"huggingface": note})
@@ -411,21 +404,20 @@ def public_settings(profile: Profile) -> dict[str, Any]:
     Of a folder or file elsewhere only its name is given, of a feed no user, password or query, of an endpoint
     its model and not its address.
     """
-    values = settings.deciding(profile.model_dump(mode="json"))
-    feeds = values["dialogue"]["feeds"]
-    values["dialogue"]["feeds"] = [re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", feed) for feed in feeds]
-    left_out = ("cm50", "mtrclip")  # they decide nothing of a dialogue
-    return _without_places({key: value for key, value in values.items() if key not in left_out})
+    left_out = {"cm50", "mtrclip"}  # they decide nothing of a dialogue
+    return _without_places(settings.deciding(profile.model_dump(mode="json", exclude=left_out)))
 
 
 def _without_places(value: Any) -> Any:
-    """Settings without addresses, and with every path outside the project cut to its name."""
+    """Settings as `public_settings` gives them."""
     if isinstance(value, dict):
         return {key: _without_places(inner) for key, inner in value.items() if key != "base_url"}
     if isinstance(value, list):
         return [_without_places(inner) for inner in value]
     if not isinstance(value, str):
         return value
+    if "://" in value:
+        return re.sub(r"[?#].*$|(?<=//)[^/@]*@", "", value)
     path = Path(value).expanduser() if value.startswith("~") else Path(value)
     if path.is_absolute() and path.is_relative_to(paths.root):
         return path.relative_to(paths.root).as_posix()
@@ -436,12 +428,11 @@ def stamp(run: Run) -> dict[str, str]:
     """What a run is made with: package, commit, hashes, and the settings that its profile has otherwise."""
     recordings, name = [_files(folder) for folder in run.read_dirs], run.profile.name
     in_file = (paths.profiles / f"{name}.yaml").is_file()  # else the settings that a profile has by itself
-    own, shipped = (
-        {f"{part}.{key}".strip("."): it for part, inner in public_settings(profile).items()
-         for key, it in (inner if isinstance(inner, dict) else {"": inner}).items()}
-        for profile in (run.profile, settings.load_profile(name) if in_file else Profile(name=name))
-    )  # fmt: skip
-    changed = [f"{key}={value}" for key, value in own.items() if value != shipped[key]]
+    shipped = settings.load_profile(name) if in_file else Profile(name=name)
+    changed = []
+    for group, values in _without_places(settings.differences(run.profile, shipped)).items():
+        parts = values.items() if isinstance(values, dict) else [("", values)]
+        changed += [f"{group}.{key}={value}".replace(".=", "=") for key, value in parts]
     return {
         "package": f"memecmd {__version__}",
         "commit": files.git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*") or "unknown",
@@ -460,21 +451,21 @@ def check_release(folder: Path) -> dict[str, Any]:
         raise ReleaseError(f"{folder} is not a release: {error}") from error
     listed = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
     here = {path: digest for path, (_, digest) in _files(folder).items() if path != SUMS}
-    problems = [f"{path}: in {SUMS} but missing" for path in sorted(listed.keys() - here.keys())]
-    problems += [f"{path}: not listed in {SUMS}" for path in sorted(here.keys() - listed.keys())]
-    both = sorted(listed.keys() & here.keys())
-    problems += [f"{path}: not the sha256 of {SUMS}" for path in both if listed[path] != here[path]]
-    if not problems:
-        records = {
-            name: files.read_jsonl(folder / f"{name}.jsonl", table.schema)
-            for name, table in TABLES.items()
-            if f"{name}.jsonl" in here
-        }
-        problems = _problems(records)
-        if manifest["counts"] != counts_of(records):
-            problems.append(f"{MANIFEST}: counts {manifest['counts']} are not those of the tables")
-    if problems:
-        raise ReleaseError(_listing(folder, problems))
+    differ = sorted({path for path, _ in listed.items() ^ here.items()})
+    said = [
+        f"not the sha256 of {SUMS}, or missing" if path in listed else f"not listed in {SUMS}"
+        for path in differ
+    ]
+    _demand_none([f"{path}: {words}" for path, words in zip(differ, said, strict=True)], folder)
+    records = {
+        name: files.read_jsonl(folder / f"{name}.jsonl", table.schema)
+        for name, table in TABLES.items()
+        if f"{name}.jsonl" in here
+    }
+    problems = _problems(records)
+    if manifest["counts"] != counts_of(records):
+        problems.append(f"{MANIFEST}: counts {manifest['counts']} are not those of the tables")
+    _demand_none(problems, folder)
     return manifest
 
 
@@ -488,8 +479,10 @@ def verdict(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _listing(folder: Path, problems: Sequence[str]) -> str:
-    return "\n".join([f"{folder.name}: {len(problems)} problems, the first of them", *problems[:20]])
+def _demand_none(problems: Sequence[str], folder: Path) -> None:
+    if problems:
+        head = f"{folder.name}: {len(problems)} problems, the first of them"
+        raise ReleaseError("\n".join([head, *problems[:20]]))
 
 
 def _problems(records: Records) -> list[str]:

@@ -208,26 +208,18 @@ class Run:
         )
         return told if lacking else ""
 
-    @property
-    def not_run_by_hand(self) -> list[str]:
-        """Notebooks whose outputs are those of the finished run, in a run by hand."""
-        if self.read_also is None:
-            return []
-        names = [name for name in WRITTEN_BY if (self.read_also / name).exists()]
-        return sorted({WRITTEN_BY[name] for name in names if not (self.folder / name).exists()})
-
     def write(self, name: str) -> Path:
         """Path of an output."""
         return self.folder / name
 
     @property
     def strict(self) -> bool:
-        """Whether what is not on record ends the run: so it does in the example as shipped.
+        """Whether what is not on record ends the run: so it does in the example without other settings.
 
         Any other run goes on: what only a model could say stays unanswered and is counted, what this machine
         computes without paying anybody is computed.
         """
-        return self.name == self.profile.name and settings_.is_as_shipped(self.profile)
+        return self.name == "example" == settings_.run_name(self.profile)
 
     @property
     def computes(self) -> bool:
@@ -278,10 +270,6 @@ class Run:
         write_dir = self.write_dir if self.computes else None
         download = may_fetch() and self.profile.models.mode != "recorded"
         return DualEncoder(name, self.read_dirs, write_dir, self.computes, download)
-
-    def embedder_name(self) -> str:
-        """Name and version of the retrieval embedder, without reading its recorded vectors."""
-        return embedder_of(self.profile, read_dirs=self.read_dirs).name
 
     def endpoint(self, role: Role, number: int = 0) -> Endpoint:
         """The endpoint that serves a role; the generator's serves what has none of its own."""
@@ -341,11 +329,9 @@ def open_finished(name: str) -> Run:
 
     Raises `StageMissing` where there is none, `ProfileError` where this version cannot read its settings.
     """
-    folder = paths.processed / name
-    profile = settings_.settled(folder)
-    if profile is None:
+    if not (paths.processed / name / settings_.RESOLVED).is_file():
         raise StageMissing(f"there is no run {name!r}: `make reproduce` with its PROFILE and SET makes it")
-    return Run(name, profile, folder, paths.reports / name)
+    return open_run(run_name=name)
 
 
 # --- Who answers, and what it may cost

@@ -69,8 +69,9 @@ class Meme(Record):
     """One image of the library (stage 01)."""
 
     meme_id: Text
-    file: Text
-    """Path of the normalised PNG, relative to the run's folder."""
+    file: str
+    """Path of the normalised PNG, relative to the run's folder; in a release, to that of its copy. There it
+    is empty where the picture may not be passed on."""
     text: str
     """Visible text: known for example memes, read by OCR for all others; may be empty."""
     text_source: Literal["known", "ocr", "none"]

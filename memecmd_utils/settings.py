@@ -70,14 +70,8 @@ def checked_address(text: str) -> str:
     try:
         parts = urlsplit(text)
         good = re.fullmatch(r"https?://[^@?#\s\\]+", text) and parts.hostname and parts.port != 0
-        azure = (parts.hostname or "").endswith(".azure.com")
     except ValueError:  # a port or an IPv6 address that is none
-        good = azure = False
-    if azure and (not good or not parts.path.rstrip("/").endswith("/openai/v1")):
-        raise ValueError(
-            "must be https://RESOURCE.openai.azure.com/openai/v1 for Azure, without api-version; the name of "
-            "the deployment is `model`"
-        )
+        good = False
     if not good:
         raise ValueError(
             "must be an http(s) address such as http://localhost:8000/v1, without user, password or query"
@@ -544,8 +538,8 @@ def deciding(value: Any) -> Any:
     return [deciding(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _different(profile: Profile, other: Profile) -> str:
-    """SHA-256 of the settings that decide and are others than in `other`; empty where none are."""
+def differences(profile: Profile, other: Profile) -> dict[str, Any]:
+    """The settings that decide what a run makes and are others than in `other`, by group."""
     plain = deciding(other.model_dump(mode="json"))
     different = {}
     for key, value in deciding(profile.model_dump(mode="json")).items():
@@ -553,22 +547,14 @@ def _different(profile: Profile, other: Profile) -> str:
             value = {inner: it for inner, it in value.items() if it != plain[key][inner]}
         if value != plain[key] and value != {}:
             different[key] = value
-    return hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest() if different else ""
-
-
-SHIPPED = "2bf09e7f05b9ea59"
-"""First digits of the hash of the settings that the example comes with and that its recordings answer."""
-
-
-def is_as_shipped(profile: Profile) -> bool:
-    """Whether it is the example, and nobody changed it: not by `SET=`, not by hand, not in its file."""
-    return profile.name == "example" and _different(profile, Profile(name="example")).startswith(SHIPPED)
+    return different
 
 
 def run_name(profile: Profile) -> str:
     """Name of a run: the profile's, with 8 hex digits of the settings where they differ from the file."""
-    digest = _different(profile, load_profile(str(profile._file or profile.name)))
-    return f"{profile.name}-{digest[:8]}" if digest else profile.name
+    different = differences(profile, load_profile(str(profile._file or profile.name)))
+    digest = hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()
+    return f"{profile.name}-{digest[:8]}" if different else profile.name
 
 
 RESOLVED = "profile.yaml"
@@ -601,7 +587,7 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
         profile = _validated(values)
     except ProfileError as error:
         raise ProfileError(f"this version cannot read {folder.name!r}: remake the run ({error})") from None
-    if settings and _different(_validated(_laid_over(values, settings)), profile):
+    if settings and differences(_validated(_laid_over(values, settings)), profile):
         raise ProfileError(
             f"run {folder.name!r} was made with other settings than {', '.join(settings)}: `make reproduce` "
             "with them makes a run of another name"

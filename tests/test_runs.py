@@ -94,17 +94,6 @@ def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipp
             assert chat.strict, "a library without annotations is no data set"
 
 
-def test_the_example_is_as_shipped_until_its_file_is_changed(tmp_path, monkeypatch) -> None:
-    assert open_run("example", "max_calls=3 concurrency=2", "example").strict
-    text = (paths.profiles / "example.yaml").read_text(encoding="utf-8")
-    for name, more in (("example", "retrieval: {weights: [0.4, 0.2, 0.2, 0.2]}\n"), ("copy", "")):
-        (tmp_path / f"{name}.yaml").write_text(text + more, encoding="utf-8")
-    monkeypatch.setattr(paths, "profiles", tmp_path)
-    for name in ("example", "copy"):
-        run = open_run(name, "", name)
-        assert run.name == name and not run.strict and run.embedder().compute
-
-
 def test_an_endpoint_s_embedder_is_never_asked_in_mode_recorded() -> None:
     ends = "endpoints='{embedder: {model: e, base_url: \"http://127.0.0.1:9/v1\"}}'"
     run = open_run("openai", f"{ends} mode=recorded embedder=endpoint")

@@ -1,7 +1,6 @@
 """Consistency (Eq. 26), Tables 1 and 2, effects: one case of each, worked out by hand."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import made_up
 import numpy as np
@@ -32,15 +31,6 @@ def test_which_texts_stand_beside_a_meme() -> None:
     assert texts["d1", 6, "u_t"] == "d1 says 6" and ("d1", 6, "u_t+1") not in texts
     assert texts["d1", 2, "shuffled"] == texts["d1", 6, "shuffled"] == "d2 says 3"
     assert texts["d2", 3, "shuffled"] in ("d1 says 2", "d1 says 6") and ("d3", 4, "shuffled") not in texts
-
-
-def test_the_embedder_that_chose_may_not_score() -> None:
-    embedder = SimpleNamespace(name="fake-1")
-    run = SimpleNamespace(
-        profile=made_up.profile(), embedder=lambda name: embedder, embedder_name=lambda: "fake-1"
-    )
-    with pytest.raises(ValueError, match="fake-1 already chose the memes"):
-        consistency.open_scorer(run)
 
 
 ALL = ("greedy", "sampling", "random", "random_same_turns")
