@@ -59,19 +59,6 @@ def test_a_claim_that_no_longer_holds_is_found() -> None:
         tracked.value_of("effects.nobody.difference.low > 0", TRACKED)
 
 
-def test_a_page_is_filled_in_and_its_heads_stay() -> None:
-    page = (
-        "Fits: <!--= levels.greedy.fits | percent -->9%<!-- -->.\n\n"
-        "<!-- table: t -->\n| 表 | 数 |\n|---|---:|\n| old | 1 |\n<!-- end -->\n"
-    )
-    table = "| a | b |\n|---|---|\n| new | <u>2</u> |\n"
-    wanted = str(TRACKED["levels"][0]["fits"])
-    filled = tracked.filled(page, TRACKED, lambda name: {"t": table}[name])
-    assert filled == page.replace("9%", wanted).replace("| old | 1 |", "| new | <ins>2</ins> |")
-    wider = tracked.filled(page, TRACKED, lambda _: "| a | b | c |\n|---|---|---|\n| 1 | 2 | 3 |\n")
-    assert "| a | b | c |" in wider, "a table with other columns has its own head"
-
-
 # --- A run
 
 

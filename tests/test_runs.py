@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedBackend
+from scripted import ScriptedBackend, request
 
 from memecmd_utils import runs
 from memecmd_utils.files import paths
 from memecmd_utils.llm import chat as llm_chat
 from memecmd_utils.llm import recordings as recordings_store
-from memecmd_utils.llm.types import Message, Request
 from memecmd_utils.runs import Run, StageMissing, open_run
 from memecmd_utils.settings import Endpoint
 
@@ -20,11 +19,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "processed", tmp_path / "processed")
     monkeypatch.setattr(paths, "reports", tmp_path / "reports")
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-
-
-def request(text: str) -> Request:
-    return Request(task="rating", subject="x", messages=[Message(role="user", text=text)])
 
 
 def ask(run: Run, role: str, text: str, number: int = 0) -> str:

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-import lesson_shape
+import nbformat
 import pandas as pd
 import pytest
 import template_world
@@ -64,8 +64,8 @@ class Outcome:
 
     def shown(self, notebook: str, code: str = "") -> str:
         """What the executed cells that hold `code` show as text; an error is a failure."""
-        cells = [c for c in lesson_shape.cells(self.report / f"{notebook}.ipynb") if code in c.source]
-        outputs = [output for cell in cells for output in cell.get("outputs", ())]
+        cells = nbformat.read(self.report / f"{notebook}.ipynb", as_version=4).cells
+        outputs = [output for cell in cells if code in cell.source for output in cell.get("outputs", ())]
         assert not [output for output in outputs if output.output_type == "error"]
         return "\n".join("".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs)
 
@@ -74,7 +74,6 @@ def test_with_nothing_given_each_cell_says_in_a_line_what_it_needs(checkout: Pat
     done = Outcome(checkout, "")
     assert 'SET="imgflip=PATH"' in done.said and 'SET="published=PATH"' in done.said
     for name in NOTEBOOKS:
-        lesson_shape.check(done.report / f"{name}.ipynb", pictures=False)
         assert "Empty DataFrame" not in done.shown(name) and done.shown(name).count(NOT_COMPUTED) >= 5
     assert done.memes == done.readings == []
     assert "nothing to do" in command(checkout, "reproduce", "--templates", MEMECMD_OFFLINE="1").stdout

@@ -82,16 +82,10 @@ def project(root: Path) -> Path:
         if not (root / name).exists():
             ignored = shutil.ignore_patterns(".ipynb_checkpoints")
             shutil.copytree(paths.root / name, root / name, ignore=ignored)
-    lists = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
-    copied = (
-        "pyproject.toml",
-        "requirements.lock",
-        "CITATION.cff",
-        "data/example",
-        "data/paper",
-        "data/live",
-    )
-    for name in (*copied, *lists):
+    linked = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
+    linked += ["pyproject.toml", "requirements.lock", "CITATION.cff"]
+    linked += ["data/example", "data/paper", "data/live"]
+    for name in linked:
         if not (root / name).exists():
             (root / name).symlink_to(paths.root / name)
     return root

@@ -5,7 +5,6 @@
 
 import base64
 import csv
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ import made_up
 import stage_run
 from fault_replies import Asked, drawn, value_of, vectors_of
 from fault_server import Answer, FaultServer, chat_reply
+from filelock import FileLock
 from PIL import Image, ImageDraw
 
 from memecmd_utils.library import RapidOcr
@@ -263,11 +263,9 @@ def run_whole(root: Path) -> Whole:
 def shared(tmp_path_factory: Any) -> Whole:
     """The one run of a test session, also where several processes share the session."""
     base = Path(tmp_path_factory.getbasetemp())
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        base = base.parent
+    base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
     kept = base / "whole-pipeline.json"
-    with (base / "whole-pipeline.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with FileLock(base / "whole-pipeline.lock"):
         if not kept.is_file():
             whole = run_whole(base / "whole-pipeline")
             kept.write_text(json.dumps(asdict(whole)), encoding="utf-8")
