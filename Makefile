@@ -4,9 +4,8 @@ PROFILE ?= example
 SET ?=
 VENV ?= .venv
 PYTHON ?=
-# What users name is taken from make's own words alone: WSL exports NAME, zip reads ZIP, other tools read MODEL or
-# RELEASE. It goes through the environment as it stands: neither make nor the shell reads a name as code.
-NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD ZIP ENTRY MODEL PICTURES
+# What users name is taken from make's own words alone: WSL exports NAME, other tools read MODEL or RELEASE. It goes through the environment as it stands: neither make nor the shell reads a name as code.
+NAMED := IN OUT RUN STRATEGY FIELDS GRADES RELEASE NAME MOD ENTRY MODEL PICTURES
 WITHOUT_MODEL := qwen2.5-coder-1.5b
 WITHOUT_STRATEGY := greedy
 $(foreach name,$(NAMED),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)),$$(WITHOUT_$(name)))))
@@ -84,9 +83,9 @@ grading-page: $(READY)
 leaderboard: $(READY)
 	@$(MEMECMD) leaderboard --name "$$NAME" --run "$$RUN" --grades "$$GRADES" --release "$$RELEASE" --mod "$$MOD"
 
-#+ Fetch the paper's image repositories (ZIP=PATH: the images of emo-visual-data)
+#+ Fetch the paper's image repositories
 library-sources: $(READY)
-	@$(MEMECMD) fetch library -- "$$ZIP"
+	@$(MEMECMD) fetch library
 
 ## Fetch the paper's own data for PROFILE=authors (PICTURES=1: its pictures, too; RELEASE=DIR: look at a clone that you have)
 paper-data: $(READY)

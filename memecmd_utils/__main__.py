@@ -259,10 +259,9 @@ def fetch_group() -> None:
 
 
 @fetch_group.command("library")
-@click.argument("archive", required=False)
-def fetch_library(archive: str | None) -> None:
-    """Fetch the paper's image repositories (ARCHIVE: the images of emo-visual-data as a zip)."""
-    fetch.fetch_library(archive=Path(archive).expanduser() if archive else None)
+def fetch_library() -> None:
+    """Fetch the paper's image repositories."""
+    fetch.fetch_library()
 
 
 @fetch_group.command("paper-data")

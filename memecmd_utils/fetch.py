@@ -1,4 +1,4 @@
-"""What comes from elsewhere: git repositories at a commit, images of a zip archive, feeds by HTTP.
+"""What comes from elsewhere: git repositories at a commit, feeds by HTTP.
 
 The first paper's repositories of images stand in `data/library_sources.yaml`, the second paper's data sets in
 `data/template_sources.yaml`. A folder that a user names or made is used as it is.
@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import time
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tqdm.auto import tqdm
 
-from memecmd_utils import __version__, pictures
+from memecmd_utils import __version__
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.settings import Profile
 
@@ -195,8 +194,8 @@ def fetch_release(with_pictures: bool = False) -> Path:
 # --- the first paper's images ---------------------------------------------------------------------------
 
 
-def fetch_library(archive: Path | None = None) -> None:
-    """Fetch all of `library_sources` into `data/raw/sources`, unpack `archive`, and print what is there."""
+def fetch_library() -> None:
+    """Fetch all of `library_sources` into `data/raw/sources` and print what is there."""
     for source in source_list("library_sources"):
         folder, note = paths.raw / "sources" / source.name.rpartition("/")[2], ""
         if is_users(folder):
@@ -204,27 +203,11 @@ def fetch_library(archive: Path | None = None) -> None:
         else:
             commit = fetch_repository(source.url, folder, source.want, source.skip, source.commit)
             state = "fetched"
-        if archive and source.archive:
-            note = f"\n  archive: {unpack(archive, folder / 'images'):,} images"
-        elif source.archive and not (folder / "images").is_dir():
-            note = f"\n  its images are not in the repository: download {source.archive} and run "
-            note += "make library-sources ZIP=path/to/it"
+        if source.archive and not (folder / "images").is_dir():
+            note = f"\n  without its images: download {source.archive} and unzip it into {folder}/images"
         count = sum(path.is_file() and ".git" not in path.parts for path in folder.rglob("*"))
         at = f" at {commit[:12]}" if commit else ""
         print(f"{source.name}{at}: {state}, {count:,} files, licence: {source.licence}{note}")
-
-
-def unpack(archive: Path, folder: Path) -> int:
-    """Unpack the images of a zip archive below a folder; returns how many there are. Raises `SourceError`."""
-    try:
-        with zipfile.ZipFile(archive) as source:
-            names = [name for name in source.namelist() if Path(name).suffix.lower() in pictures.EXTENSIONS]
-            source.extractall(folder, names)  # which leads no name out of the folder
-    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
-        raise SourceError(f"{archive} cannot be unpacked ({error}); what was unpacked is kept") from error
-    if not names:
-        raise SourceError(f"{archive.name} contains no image")
-    return len(names)
 
 
 # --- the second paper's data sets -----------------------------------------------------------------------

@@ -112,12 +112,12 @@ def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
     assert [name for name in kept + gone if (checkout / name).exists()] == kept
 
 
-TOOLS = {"NAME": "DESKTOP-7Q2", "ZIP": "-r", "MODEL": "gpt-5", "RELEASE": "22.04", "STRATEGY": "x"}
-"""What WSL, zip and other tools export under names that targets take."""
+TOOLS = {"NAME": "DESKTOP-7Q2", "MODEL": "gpt-5", "RELEASE": "22.04", "STRATEGY": "x"}
+"""What WSL and other tools export under names that targets take."""
 
 
 def test_names_are_no_code_and_come_from_make_s_own_words(checkout: Path) -> None:
-    script(checkout / ".venv/bin/python", '#!/bin/sh\necho "[$IN$NAME$ZIP$RELEASE$STRATEGY] $*"\n')
+    script(checkout / ".venv/bin/python", '#!/bin/sh\necho "[$IN$NAME$RELEASE$STRATEGY] $*"\n')
     (checkout / ".venv/.ready").touch()
 
     def shown(*words: str) -> str:
@@ -131,4 +131,4 @@ def test_names_are_no_code_and_come_from_make_s_own_words(checkout: Path) -> Non
     assert entry.startswith("[greedy] -m memecmd_utils leaderboard --name  --run  ")
     assert "--name mine " in shown("leaderboard", "NAME=mine")
     assert " fetch local-llm -- qwen2.5-coder-1.5b" in shown("local-llm")
-    assert "verify -- \n" in shown("verify") and "fetch library -- \n" in shown("library-sources")
+    assert "verify -- \n" in shown("verify") and "paper-data -- \n" in shown("paper-data")

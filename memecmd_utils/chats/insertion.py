@@ -97,7 +97,8 @@ def _write(
     numbers = {dialogue.dialogue_id: number for number, dialogue in enumerate(dialogues)}
     columns, shown, pictures = {}, {}, {}
     for placed in placements:
-        number, name, picture = numbers[placed.dialogue_id], placed.meme_id, library.picture(placed.meme_id)
+        number, name = numbers[placed.dialogue_id], placed.meme_id
+        picture = library.run.read(library.memes[name].file)
         place = number, export.chats[number].spoken[placed.turn - 1].first
         scores = (placed.score, placed.gate_score, placed.threshold)
         rounded = (None if score is None else round(score, 6) for score in scores)

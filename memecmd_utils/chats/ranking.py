@@ -23,7 +23,6 @@ from memecmd_utils.chats import search
 from memecmd_utils.chats.turns import MAX_CHARS, OTHER, ChatError, Conversation, Message, no_model, summary_of
 from memecmd_utils.dialogue import Context
 from memecmd_utils.files import MemecmdError, paths
-from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import EndpointError
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation
@@ -102,8 +101,7 @@ class LiveLibrary:
         """Of every meme, [memes]."""
         said, vectors = [text[:MAX_CHARS] for _, text in context.lines], []
         if self.has_model:
-            chat = self._chat("generator")
-            answer = self._wait(summary_of(context, chat, self.asking.profile))
+            answer = self._answer("generator", summary_of, context)
             if answer.value is None:
                 raise EndpointError(f"the model gave no usable summary ({answer.outcome}: {answer.reason})")
         # Threads that compute at once wait for each other: one turn after another, each with one thread.
@@ -123,23 +121,21 @@ class LiveLibrary:
         names, profile = [self.meme_ids[row] for row in best], self.asking.profile
         picture = reranking.pictures(self.run, self.asking)
         asked = reranking.choice_request(context, names, sent, self.memes, profile, picture)
-        choice = self._wait(reranking.choice_at(context, asked, self._chat("chooser"), profile))
+        choice = self._answer("chooser", reranking.choice_at, context, asked)
         if choice.unscored:
             raise EndpointError(f"the model gave no usable choice ({choice.unscored})")
         rows = [self.meme_ids.index(choice.meme_id)] if choice.meme_id else []
         return [self._ranked(row, scores, choice.reason) for row in rows]
 
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _chat(self, role: runs.Role) -> Chat:
-        """The model of a role, opened once; one that has two roles is not started twice."""
+    def _answer(self, role: runs.Role, ask: Callable[..., Coroutine[Any, Any, Any]], *about: Any) -> Any:
+        """What the model of a role says, opened once; one that has two roles is not started twice."""
         model = str(runs.model_of(self.asking.profile, role))
         with self._one:
             if model not in self._chats:
                 opened = self.asking.chat(role, "live_chats", at_once=1, is_kept=False)
                 self._chats[model] = self._open.enter_context(opened)
-            return self._chats[model]
+        work = ask(*about, self._chats[model], self.asking.profile)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 def open_live(name: str, profile: str = "", settings: str = "") -> LiveLibrary:

@@ -84,10 +84,6 @@ class Library:
     index: MemeIndex
     encode: Encode
 
-    def picture(self, meme_id: str) -> Path:
-        """File of a meme's picture."""
-        return self.run.read(self.memes[meme_id].file)
-
     @functools.cached_property
     def query_means(self) -> retrieval.Means:
         """Mean vectors of S, E and Psi of the run's own summaries.

@@ -1,7 +1,7 @@
 """Chats as lines of text: how each tool begins a message, and what it writes that nobody says."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
@@ -40,8 +40,7 @@ def _forms() -> list[Form]:
 def parse(text: str) -> tuple[str, list[Message]] | None:
     """The tool that wrote a text, and its messages; None where no tool's form fits."""
     for form in _forms():
-        pattern = _whole_names(form, text) if form.tool == "LINE on a computer" else form.head
-        heads = list(re.finditer(pattern, text, re.MULTILINE))
+        heads = list(re.finditer(form.head, text, re.MULTILINE))
         if form.tool == "name: text":
             heads = _regular(heads, text)
         of_messages = [head for head in heads if not head.groupdict().get("chat")]
@@ -65,7 +64,7 @@ def _messages(form: Form, heads: list[re.Match], text: str) -> Iterator[Message]
             continue
         words = re.split(form.stop, text[head.end() : end], maxsplit=1, flags=re.MULTILINE)[0].strip()
         words = re.sub(form.skip, "", words, flags=re.MULTILINE).strip()
-        if form.tool.startswith("LINE") and re.fullmatch(r'"[^\n]*\n[\s\S]*"', words):
+        if form.tool == "LINE" and re.fullmatch(r'"[^\n]*\n[\s\S]*"', words):
             words = words[1:-1].replace('""', '"')  # a text of several lines is quoted
         speaker, account = (head["speaker"] or "").strip("~\u200e\u200f\u202a\u202c \u00a0"), ""
         if form.accounts:
@@ -87,25 +86,6 @@ def _sender(sender: str) -> tuple[str, str]:
         account = name[2] or name[3]
         text = name[1] or account
     return text[1:-1] if len(text) > 2 and text[0] == text[-1] == "'" else text.strip(), account
-
-
-def _whole_names(form: Form, text: str) -> str:
-    """The head of LINE on computers, `12:00 name words`: what begins all texts of a speaker ends the name.
-
-    Where the title names the speaker so, or eight texts begin alike.
-    """
-    said: dict[str, list[str]] = defaultdict(list)
-    for head in re.finditer(form.head, text, re.MULTILINE):
-        said[head["speaker"] or ""].append(text[head.end() :].partition("\n")[0])
-    names, title = [], text.partition("\n")[0]
-    for name, lines in said.items():
-        while name and all(" " in line for line in lines):
-            first, *others = {line.partition(" ")[0] for line in lines}
-            if others or (len(lines) < 8 and f"{name} {first}" not in title):
-                break
-            name, lines = f"{name} {first}", [line.partition(" ")[2] for line in lines]
-        names.append(re.escape(name))
-    return form.head.replace("(?P<speaker>", f"(?P<speaker>{'|'.join(filter(None, names))}|")
 
 
 _TELLS = re.compile(
