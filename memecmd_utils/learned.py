@@ -295,8 +295,8 @@ def rank_dialogues(run: Run, split: Split) -> list[ScoredDialogue]:
 
 FOLDS, INNER_FOLDS = 5, 4
 PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-SHARES_OF_MEAN = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of what a meme's mean grade is above others', among which its intercept is chosen."""
+SHARE_LIKED = 0.25
+"""Share of `liked_more` that is a meme's intercept: what inner folds choose in every fold of the example."""
 GATE_STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Inverse penalties of the gate, as scikit-learn's `C`."""
 
@@ -344,26 +344,17 @@ def liked_more(turns: Turns, rows: np.ndarray) -> np.ndarray:
     return np.nansum(gaps, axis=0) / np.maximum(1, np.isfinite(gaps).sum(axis=0))
 
 
-def pick_strengths(turns: Turns, rows: np.ndarray) -> tuple[float, float, list[np.ndarray]]:
-    """The penalty, then the share of `liked_more`, with the best nDCG@5 over inner folds.
-
-    Third the weights of each inner fold under this penalty.
-    """
-
-    def ndcg(scores: np.ndarray, here: np.ndarray) -> float:
-        return grades.ndcg(retrieval.order(scores, turns.meme_ids), turns.grades[here]).sum()
-
-    by_penalty, by_share = np.zeros(len(PENALTIES)), np.zeros(len(SHARES_OF_MEAN))
-    folds = [(fit, np.intersect1d(held_out, turns.answerable)) for fit, held_out in inner_folds(turns, rows)]
-    fitted = [ridge(turns.cosines[fit], turns.grades[fit], PENALTIES) for fit, _ in folds]
-    for of_fold, (_, here) in zip(fitted, folds, strict=True):
-        by_penalty += [ndcg(turns.cosines[here] @ w.ravel().astype(np.float32), here) for w in of_fold]
-    best = int(by_penalty.argmax())
-    for of_fold, (fit, here) in zip(fitted, folds, strict=True):
-        scores, liked = turns.cosines[here] @ of_fold[best].ravel(), liked_more(turns, fit)
-        by_share += [ndcg(scores + share * liked, here) for share in SHARES_OF_MEAN]
-    share = SHARES_OF_MEAN[int(by_share.argmax())]
-    return PENALTIES[best], share, [of_fold[best] for of_fold in fitted]
+def pick_penalty(turns: Turns, rows: np.ndarray) -> tuple[float, list[np.ndarray]]:
+    """The penalty with the best nDCG@5 over inner folds, and the weights of each fold under it."""
+    totals, fitted = np.zeros(len(PENALTIES)), []
+    for fit, held_out in inner_folds(turns, rows):
+        fitted.append(ridge(turns.cosines[fit], turns.grades[fit], PENALTIES))
+        here = np.intersect1d(held_out, turns.answerable)
+        for number, weights in enumerate(fitted[-1]):
+            best = retrieval.order(turns.cosines[here] @ weights.ravel().astype(np.float32), turns.meme_ids)
+            totals[number] += grades.ndcg(best, turns.grades[here]).sum()
+    chosen = int(totals.argmax())
+    return PENALTIES[chosen], [of_fold[chosen] for of_fold in fitted]
 
 
 def fit_gate(turns: Turns, rows: np.ndarray) -> np.ndarray | None:
@@ -396,11 +387,11 @@ def fit_model(turns: Turns, rows: np.ndarray) -> PlacementModel:
     from sklearn.isotonic import IsotonicRegression
 
     graded = rows[np.isfinite(turns.grades[rows]).any(axis=1)]
-    penalty, share, by_fold = pick_strengths(turns, graded)
+    penalty, by_fold = pick_penalty(turns, graded)
     vectors, meme_ids = [vectors for vectors, _ in turns.turn_vectors], turns.meme_ids
 
     def model(weights: np.ndarray, at: np.ndarray) -> PlacementModel:
-        liked = dict(zip(meme_ids, (share * liked_more(turns, at)).tolist(), strict=True))
+        liked = dict(zip(meme_ids, (SHARE_LIKED * liked_more(turns, at)).tolist(), strict=True))
         return PlacementModel(weights, None, np.empty((2, 0)), liked)
 
     top, grade = [], []
