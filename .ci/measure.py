@@ -171,7 +171,7 @@ def slider() -> Iterator[Figure]:
         picture = Path(name) / "m.png"
         Image.new("RGB", (360, 360), (200, 90, 40)).save(picture)
         memes = {one: made_up.meme(one) for one in ids}
-        tab = panel.DialogueTab(panel.Explorer(scored, index, profile), memes, dict.fromkeys(ids, picture))
+        tab = panel.Panel(scored, index, profile, memes, dict.fromkeys(ids, picture), {})
         taken = []
         for knob in (*tab.sliders, tab.top_k):
             for place in np.linspace(knob.min, knob.max, 11)[1:]:

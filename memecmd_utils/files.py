@@ -121,7 +121,7 @@ def mendable_message(error: BaseException) -> str | None:
 # --- what this process may use
 
 HEADLESS_VARIABLE = "MEMECMD_HEADLESS"
-"""Set to 1 in the kernel of a headless run; panels then show a picture of their first position."""
+"""Set to 1 in the kernel of a headless run; panels then stay away."""
 TERMINAL_VARIABLE = "MEMECMD_TERMINAL"
 """Names the terminal on which a headless run's kernel draws its progress bars, or a file for its lines."""
 

@@ -193,7 +193,7 @@ def kernel_environment(slots: int, log: str) -> dict[str, str]:
     wanted = {
         "MPLBACKEND": os.environ.get("MPLBACKEND", "Agg"),
         "JUPYTER_PREFER_ENV_PATH": "1",
-        HEADLESS_VARIABLE: "1",  # nobody turns a knob: panels show their first position
+        HEADLESS_VARIABLE: "1",  # nobody turns a knob: panels stay away
         # The kernel's debugger warns about frozen modules on every start; nobody attaches to it here.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         TERMINAL_VARIABLE: os.ttyname(sys.stderr.fileno()) if sys.stderr.isatty() else log,
