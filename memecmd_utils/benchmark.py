@@ -9,8 +9,7 @@ import importlib.util
 import json
 import re
 import zlib
-from collections import namedtuple
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -22,7 +21,7 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import files, grades, learned, people, pictures, retrieval, runs, statistics
 from memecmd_utils.chats import asking_run, library_run
-from memecmd_utils.chats.turns import ChatError, Conversation, Message, summarise
+from memecmd_utils.chats.turns import Conversation, Message, summarise
 from memecmd_utils.dialogue import HISTORY_TURNS, Context
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import JUDGED
@@ -118,15 +117,15 @@ class Benchmark:
         return {*self.judgements["batch"]} == {"sent"}
 
 
-def _turn(
-    name: str, dialogue: str, turn: int, speaker: str, before: list[dict], summary: Any
-) -> dict[str, Any]:
-    parts = {part: getattr(summary, part, "") for part in ("scenario", "emotion", "motivation")}
-    text = "\n".join(f"{line['speaker']}: {line['text']}" for line in before)
-    context = "\n".join(line["text"] for line in before[-CONTEXT_TURNS:] if line["text"])
-    word = re.sub(r"\s+", "_", name)  # as TREC files want ids to be
-    row = {"id": word, "dialogue": dialogue, "turn": turn, "speaker": speaker, "before": before}
-    return {**row, **parts, "text": text, "context": context}
+def _turn(dialogue: str, place: Context, summary: Any) -> dict[str, Any]:
+    row = {
+        "id": re.sub(r"\s+", "_", place.chat),  # as TREC files want ids to be
+        "dialogue": dialogue, "turn": place.turn, "speaker": place.next_speaker,
+        "before": [{"speaker": speaker, "text": text} for speaker, text in place.lines],
+    }  # fmt: skip
+    row |= {part: getattr(summary, part, "") for part in ("scenario", "emotion", "motivation")}
+    row["text"] = "\n".join(f"{speaker}: {text}" for speaker, text in place.lines)
+    return row | {"context": "\n".join(text for _, text in place.lines[-CONTEXT_TURNS:] if text)}
 
 
 def _meme(meme: Meme, annotation: Annotation) -> dict[str, Any]:
@@ -142,15 +141,12 @@ def _judgements(rows: list[tuple[str, str, int, str]]) -> pd.DataFrame:
 
 def build(split: Split) -> Benchmark:
     """A split as a benchmark: turns that have a summary, memes that may be sent, and their grades."""
-    turns = [
-        _turn(
-            f"{dialogue.dialogue_id}/{summary.turn}", dialogue.dialogue_id, summary.turn, summary.speaker,
-            [{"speaker": u.speaker, "text": u.text} for u in dialogue.turns[: summary.turn - 1]], summary,
-        )
-        for dialogue in split.dialogues
-        for summary in dialogue.summaries
-        if not summary.unscored
-    ]  # fmt: skip
+    turns = []
+    for dialogue in split.dialogues:
+        lines = [(turn.speaker, turn.text) for turn in dialogue.turns]
+        for told in (summary for summary in dialogue.summaries if not summary.unscored):
+            name, before = f"{dialogue.dialogue_id}/{told.turn}", lines[: told.turn - 1]
+            turns.append(_turn(dialogue.dialogue_id, Context(name, told.turn, before, told.speaker), told))
     ids = {(turn["dialogue"], turn["turn"]): turn["id"] for turn in turns}
     if len(set(ids.values())) < len(ids):
         raise BenchmarkError("two dialogue ids differ only in spaces: rename one dialogue")
@@ -172,26 +168,19 @@ def build(split: Split) -> Benchmark:
 def write(folder: Path, benchmarks: Sequence[Benchmark]) -> None:
     """Write every split into a folder of its own, and `README.md`, which `datasets` and readers read."""
     for split in benchmarks:
-        place = folder / split.name
         memes, turns = (table.to_dict("records") for table in (split.memes, split.turns))
         corpus = [{"_id": m["id"], "title": m["caption"], "text": m["text"], "metadata": m} for m in memes]
-        _write_lines(place / "corpus.jsonl", corpus)
-        queries = [{"_id": t["id"], "text": t["text"], "metadata": t} for t in turns]
-        _write_lines(place / "queries.jsonl", queries)
-        files.write_text(place / "qrels" / "test.tsv", _tsv(split.qrels))
-        _write_lines(place / "qrels" / "test.jsonl", split.qrels.to_dict("records"))
-        files.write_text(place / "judgements.tsv", _tsv(split.judgements))
+        queries = [{"_id": turn["id"], "text": turn["text"], "metadata": turn} for turn in turns]
+        lines = {"corpus": corpus, "queries": queries, "qrels/test": split.qrels.to_dict("records")}
+        for name, rows in lines.items():
+            text = "".join(files.dumps(row) + "\n" for row in rows)
+            files.write_text(folder / split.name / f"{name}.jsonl", text)
+        for name, table in (("qrels/test", split.qrels), ("judgements", split.judgements)):
+            text = table.to_csv(sep="\t", index=False, lineterminator="\n")
+            files.write_text(folder / split.name / f"{name}.tsv", text)
     card = files.templates(thousands="{:,}".format).get_template("benchmark_card.md.j2")
     about = {"relevant": grades.RELEVANT, "depth": DEPTH, "purposes": PURPOSES}
     files.write_text(folder / "README.md", card.render(splits=benchmarks, **about))
-
-
-def _tsv(table: pd.DataFrame) -> str:
-    return table.to_csv(sep="\t", index=False, lineterminator="\n")
-
-
-def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    files.write_text(path, "".join(files.dumps(row) + "\n" for row in rows))
 
 
 def read(folder: Path) -> list[Benchmark]:
@@ -216,7 +205,7 @@ def read(folder: Path) -> list[Benchmark]:
 
 
 def package_systems(split: Benchmark, run: Run) -> dict[str, System]:
-    """The caption baseline, and with summaries the paper's score (Eq. 22) and each of its terms alone.
+    """The caption baseline, the paper's score (Eq. 22) and each of its terms alone.
 
     They rank memes for all turns, and send one at every turn.
     """
@@ -224,14 +213,13 @@ def package_systems(split: Benchmark, run: Run) -> dict[str, System]:
     turns, memes = split.turns.replace("", EMPTY), split.memes.replace("", EMPTY)
     contexts, captions = encode([*turns["context"]], "query"), encode([*memes["caption"]], "document")
     scores = {grades.CAPTION: grades.cosines(contexts, captions, profile.retrieval.centring)}
-    if split.turns["scenario"].any():
-        asked = [*turns.itertuples(index=False)]
-        known = [*memes.rename(columns={"id": "meme_id"}).itertuples(index=False)]
-        index = retrieval.index_of(known, encode, profile.retrieval.centring)
-        queries = retrieval.queries_of(asked, encode, profile.retrieval.centring)
-        terms = retrieval.component_matrices(index, queries)
-        scores[PAPER] = retrieval.combine(terms, profile.retrieval.weights)
-        scores |= {f"{part} alone": term for part, term in zip(grades.PARTS, terms, strict=True)}
+    asked = [*turns.itertuples(index=False)]
+    known = [*memes.rename(columns={"id": "meme_id"}).itertuples(index=False)]
+    index = retrieval.index_of(known, encode, profile.retrieval.centring)
+    queries = retrieval.queries_of(asked, encode, profile.retrieval.centring)
+    terms = retrieval.component_matrices(index, queries)
+    scores[PAPER] = retrieval.combine(terms, profile.retrieval.weights)
+    scores |= {f"{part} alone": term for part, term in zip(grades.PARTS, terms, strict=True)}
     return {name: System("package", ranked(matrix, split)) for name, matrix in scores.items()}
 
 
@@ -279,59 +267,52 @@ def rank_by_entry(path: Path, split: Benchmark, known: set[str]) -> Ranking | No
     `rank(turn, memes)`. `known` are ids of the turns of all splits. Raises `BenchmarkError` for an entry that
     lacks turns, names unknown ids or gives no numbers.
     """
-    if not path.is_file():
-        raise BenchmarkError(
-            f"entry {path}: there is no such file (a TREC run, or a .py with rank(turn, memes))"
-        )
     scores = _call(path, split) if path.suffix == ".py" else _read_trec(path, split, known)
-    if scores is None:
+    if scores and scores.keys().isdisjoint(split.turns["id"]):
         return None
-    if missing := [turn for turn in split.relevant if scores.get(turn) is None]:
+    if missing := [turn for turn in split.relevant if turn not in scores]:
         counts = f"{len(missing):,} of {len(split.relevant):,} turns of split {split.name} have no meme"
         raise BenchmarkError(
             f"entry {path.name}: {counts}: {', '.join(missing[:3])} (`{NONE}` sends none at a turn)"
         )
-    return {turn: sorted(known, key=lambda m: (-known[m], m)) for turn, known in scores.items()}
+    given = {turn: scores[turn] for turn in split.turns["id"] if turn in scores}
+    return {turn: sorted(known, key=lambda m: (-known[m], m)) for turn, known in given.items()}
 
 
-def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[str, float]] | None:
+def _read_trec(path: Path, split: Benchmark, known: set[str]) -> dict[str, dict[str, float]]:
     """Scores of a TREC run: `query-id Q0 corpus-id rank score tag`, a line a meme, in any order."""
-    memes, mine = set(split.memes["id"]), set(split.turns["id"])
+    mine, memes = {*split.turns["id"]}, {NONE, *split.memes["id"]}
     scores: dict[str, dict[str, float]] = {}
-    data = path.read_bytes()
     try:
-        data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-        text, _ = files.decode(data, path.name)
-    except (OSError, EOFError, zlib.error, MemecmdError) as error:
-        raise BenchmarkError(f"entry {path.name}: no TREC run in UTF-8 or UTF-16, nor one as gzip") from error
-    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise BenchmarkError(f"entry {path.name}: no TREC run in UTF-8, nor one as gzip: {error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
         try:
-            if not line.strip():
-                continue
-            if len(fields := line.split()) != 6:
-                raise ValueError("a line is `query-id Q0 corpus-id rank score tag`")
-            turn, _, meme, _, score, _ = fields
-            if turn in mine and meme == NONE:
-                scores.setdefault(turn, {})
-            elif turn in mine and meme in memes and np.isfinite(float(score)):
-                if meme in scores.setdefault(turn, {}):
-                    raise ValueError(f"meme {meme} is listed twice at turn {turn}")
-                scores[turn][meme] = float(score)
-            elif turn in mine or turn not in known:
-                raise ValueError(f"no turn {turn}, no meme {meme}, or no finite score {score}")
+            turn, _, meme, _, score, _ = line.split()
+            of_turn, value = scores.setdefault(turn, {}), float(score)
+            is_known = turn in known and (turn not in mine or meme in memes)
+            if not is_known or meme in of_turn or not np.isfinite(value):
+                raise ValueError(line)
+            of_turn[meme] = value
         except ValueError as error:
-            raise BenchmarkError(f"entry {path.name}, line {number}: {error}") from error
-    return None if text.strip() and not scores else scores
+            raise BenchmarkError(
+                f"entry {path.name}, line {number}: not `query-id Q0 corpus-id rank score tag` of a turn, one"
+                f" of its memes, once, and a finite score: {line[:80]}"
+            ) from error
+    return {turn: {m: n for m, n in of_turn.items() if m != NONE} for turn, of_turn in scores.items()}
 
 
-def _records(table: pd.DataFrame) -> list[Any]:
-    """Rows as named tuples that an entry may also ask by key: `turn.context`, `turn["context"]`."""
+class Row(dict[str, Any]):
+    """A turn or a meme that an entry reads by name or by key: `turn.context`, `turn["context"]`."""
 
-    class Row(namedtuple("Row", table.columns)):
-        def __getitem__(self, key: Any) -> Any:
-            return getattr(self, key) if isinstance(key, str) else super().__getitem__(key)
-
-    return [Row(*row) for row in table.itertuples(index=False)]
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"no field {name}; there are {', '.join(self)}")
+        return self[name]
 
 
 def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
@@ -340,12 +321,12 @@ def _call(path: Path, split: Benchmark) -> dict[str, dict[str, float]]:
     It abstains at a turn by an empty list or None.
     """
     spec = importlib.util.spec_from_file_location(f"leaderboard_entry_{path.stem}", path)
-    module, where = importlib.util.module_from_spec(spec), f"entry {path.name}"
-    memes, scores = tuple(_records(split.memes)), {}
-    turns = _records(split.turns[split.turns["id"].isin(split.scores.index)])
+    module, where, scores = importlib.util.module_from_spec(spec), f"entry {path.name}", {}
+    memes = tuple(map(Row, split.memes.to_dict("records")))
+    turns = split.turns[split.turns["id"].isin(split.scores.index)].to_dict("records")
     try:
         spec.loader.exec_module(module)
-        for turn in tqdm(turns, desc=f"{path.stem} on {split.name}", unit="turn"):
+        for turn in tqdm(map(Row, turns), desc=f"{path.stem} on {split.name}", unit="turn", total=len(turns)):
             where = f"entry {path.name}, turn {turn.id}"
             given = module.rank(turn, memes)
             row = np.asarray([] if given is None else given, dtype=np.float64)
@@ -408,14 +389,12 @@ def of_graded_memes(split: Benchmark, ranking: Ranking) -> tuple[np.ndarray, np.
 def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.DataFrame:
     """A row a system, the best `NET` first, with intervals over dialogues; last those with too few grades.
 
-    The difference in nDCG@5 is that to the paper's score (to the caption baseline where there is none),
-    paired by turn; it is told where `JUDGED` of the memes of both have grades. above chance: whether nDCG@5
-    is above that of the random ranking whose top was graded with the pool of the example, for as many memes
-    at the same turns. Where grades lack it is that of the graded memes against a random order of them. Both
-    tests are corrected (Holm) for all systems of the split.
+    The difference in nDCG@5 is that to the paper's score, paired by turn; it is told where `JUDGED` of the
+    memes of both have grades. above chance: whether nDCG@5 is above that of the random ranking whose top was
+    graded with the pool of the example, for as many memes at the same turns. Where grades lack it is that of
+    the graded memes against a random order of them. Both tests are corrected (Holm) for all systems.
     """
     clusters = split.turns.set_index("id")["dialogue"][[*split.relevant]].tolist()
-    base = PAPER if PAPER in systems else grades.CAPTION
     systems = {**systems, grades.RANDOM: random_system(split, seed)}
     measured, judged = {}, {}
     for name, system in systems.items():
@@ -426,7 +405,7 @@ def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.Data
     rows, above, drawn = [], [], systems[grades.RANDOM].ranking
     for name, system in systems.items():
         means = dict(zip(MEASURES, measured[name].mean(axis=0), strict=True))
-        gaps = (measured[name] - measured[base])[:, grades.NDCG] if name != base else ()
+        gaps = (measured[name] - measured[PAPER])[:, grades.NDCG] if name != PAPER else ()
         gap = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
         ndcg = measured[name][:, grades.NDCG]
         if min(judged[name], judged[grades.RANDOM]) >= JUDGED:
@@ -440,7 +419,7 @@ def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.Data
                 "split": split.name, "system": name, "kind": system.kind, **as_sender(split, system),
                 **means, "nDCG@5": statistics.cluster_mean(ndcg, clusters, statistics.MEASURE),
                 "judged@5": judged[name], GRADED: of_graded.mean(), BY_CHANCE: by_chance.mean(),
-                "minus": base, "difference": gap, "p": gap.p,
+                "minus": PAPER, "difference": gap, "p": gap.p,
                 "turns": len(clusters), "dialogues": len(set(clusters)),
             }
         )  # fmt: skip
@@ -448,7 +427,7 @@ def table(split: Benchmark, systems: Mapping[str, System], seed: int) -> pd.Data
     for row, gap, p, by_chance in zip(rows, above, *tests, strict=True):
         is_above = "yes" if by_chance < 0.05 and gap.value > 0 else "not shown"
         row |= {"above chance": "–" if np.isnan(by_chance) else is_above, "p Holm": p}
-        if min(judged[row["system"]], judged[base]) < JUDGED:
+        if min(judged[row["system"]], judged[PAPER]) < JUDGED:
             nothing = replace(statistics.EMPTY, kind=statistics.FINE_DIFFERENCE)
             row |= {"difference": nothing, "p": np.nan, "p Holm": np.nan}
     rows.sort(key=lambda row: (np.isnan(row[NET].value), -row[NET].value, -row[GRADED]))
@@ -532,23 +511,19 @@ def first(rows: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any]]:
 
 def with_grades(benchmarks: Sequence[Benchmark], path: Path) -> list[Benchmark]:
     """The same with a user's grades of pairs that nobody had graded (`grades.read_grades`)."""
-    places = [
-        dict(zip(zip(b.turns["dialogue"], b.turns["turn"], strict=True), b.turns["id"], strict=True))
-        for b in benchmarks
-    ]
-    memes = {meme for b in benchmarks for meme in b.memes["id"]}
-    given = grades.mean_grades(grades.read_grades(path, {key for place in places for key in place}, memes))
+    turns = pd.concat([split.turns for split in benchmarks])
+    ids = dict(zip(zip(turns["dialogue"], turns["turn"], strict=True), turns["id"], strict=True))
+    memes = {meme for split in benchmarks for meme in split.memes["id"]}
+    given = grades.mean_grades(grades.read_grades(path, ids, memes))
+    rows = [(ids[key], m, grades.relevance(mean)) for key, of in given.items() for m, mean in of.items()]
     out, added = [], 0
-    for one, place in zip(benchmarks, places, strict=True):
-        known = set(zip(one.judgements["query-id"], one.judgements["corpus-id"], strict=True))
-        rows = [
-            (place[key], meme, grades.relevance(mean), "user")
-            for key, means in given.items() if key in place
-            for meme, mean in means.items() if (place[key], meme) not in known
-        ]  # fmt: skip
-        added += len(rows)
-        out.append(replace(one, judgements=pd.concat([one.judgements, _judgements(rows)], ignore_index=True)))
-    print(f"{path.name}: {added} graded pairs are new; {sum(map(len, given.values())) - added} had grades")
+    for split in benchmarks:
+        known = set(zip(split.judgements["query-id"], split.judgements["corpus-id"], strict=True))
+        mine = {*split.turns["id"]}
+        new = _judgements([(*row, "user") for row in rows if row[0] in mine and row[:2] not in known])
+        added += len(new)
+        out.append(replace(split, judgements=pd.concat([split.judgements, new], ignore_index=True)))
+    print(f"{path.name}: {added} graded pairs are new; {len(rows) - added} had grades")
     return out
 
 
@@ -576,7 +551,7 @@ def grading_page(run: Run) -> str:
     drawn by seed: all that one turn has together, and first one turn of every dialogue.
     """
     split = build(replace(next(splits_of_run(run)), truth=grades.NONE))
-    pools = [package_systems(split, run).get(PAPER, System("", {})), random_system(split, run.profile.seed)]
+    pools = [package_systems(split, run)[PAPER], random_system(split, run.profile.seed)]
     at: dict[str, set[str]] = {
         turn: {meme for pool in pools for meme in pool.ranking.get(turn, [])[:POOLED]}
         for turn in split.turns["id"]
@@ -633,29 +608,27 @@ def read_mod(path: Path, captions: Mapping[str, str]) -> list[tuple[str, Context
 
     questions = []
     try:
-        for name, dialogue, history, sent in _mod_entries(json.loads(path.read_text(encoding="utf-8-sig"))):
-            if meme := _number(sent.get("img_id")):
-                turns = Conversation(name, tuple(map(spoken, history))).spoken
+        asked = json.loads(path.read_text(encoding="utf-8-sig"))
+        if isinstance(asked, dict):
+            asked = [
+                {"dialogue": name, "name": f"{name}/{place + 1}", "answer": sent,
+                 "history": [*messages[:place], {**sent, "img_id": None}]}
+                for name, messages in asked.items() for place, sent in enumerate(messages) if place
+            ]  # fmt: skip
+        for number, entry in enumerate(asked, start=1):
+            if meme := _number(entry["answer"].get("img_id")):
+                name, history = entry.get("name", number), entry["history"]
+                turns = Conversation(str(name), tuple(map(spoken, history))).spoken
                 lines = tuple((turn.speaker, turn.text) for turn in turns[-HISTORY_TURNS:])
-                context = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(sent))
+                context = Context(f"{path.stem}/{name}", len(turns) + 1, lines, _speaker(entry["answer"]))
+                # Questions of a task file that begin with the same message come from one dialogue.
+                dialogue = entry.get("dialogue") or json.dumps(history[0], sort_keys=True)
                 questions.append((dialogue, context, meme))
+        if not questions:
+            raise ValueError("it asks for no memes")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BenchmarkError(f"{path} is not a file of MOD: {type(error).__name__}: {error}") from error
-    if not questions:
-        raise BenchmarkError(f"{path.name} asks for no memes")
     return questions
-
-
-def _mod_entries(value: Any) -> Iterator[tuple[str, str, list[dict], dict]]:
-    """Name, dialogue, history and answer of whatever may be a question."""
-    for name, messages in value.items() if isinstance(value, dict) else ():
-        for place, sent in enumerate(messages):
-            if place and sent.get("img_id"):
-                yield f"{name}/{place + 1}", name, [*messages[:place], {**sent, "img_id": None}], sent
-    for number, entry in enumerate(value if isinstance(value, list) else (), start=1):
-        # Questions that begin with the same message come from one dialogue.
-        dialogue = json.dumps(entry["history"][0], ensure_ascii=False, sort_keys=True)
-        yield str(number), dialogue, entry["history"], entry["answer"]
 
 
 def _speaker(message: Mapping[str, Any]) -> str:
@@ -680,8 +653,8 @@ def score_mod(
 ) -> str:
     """The leaderboard of a file or folder of MOD, whose pictures are the library of a finished run.
 
-    The summary agent is asked by `profile` and `settings`; without one, questions have no summaries and the
-    paper's score is left out. Writes `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
+    The summary agent is asked by `profile` and `settings`. Writes `benchmark/` and the leaderboard into the
+    folders of run `<run>-mod`. Raises `ChatError` where no model may be asked.
     """
     run = library_run(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "mod")
@@ -698,16 +671,10 @@ def score_mod(
         except BenchmarkError as error:
             notes.append(str(error))
             continue
-        try:
-            answers = summarise([context for _, context, _ in questions], asking, "mod", run.name)
-            summaries = [answer.value for answer in answers]
-        except ChatError as error:
-            notes.append(f"{file.stem}: the paper's score is left out; {error}")
-            summaries = [None] * len(questions)
+        answers = summarise([context for _, context, _ in questions], asking, "mod", run.name)
         turns, judged = [], []
-        for (dialogue, context, meme), summary in zip(questions, summaries, strict=True):
-            before = [{"speaker": speaker, "text": text} for speaker, text in context.lines]
-            turns.append(_turn(context.chat, dialogue, context.turn, context.next_speaker, before, summary))
+        for (dialogue, context, meme), answer in zip(questions, answers, strict=True):
+            turns.append(_turn(dialogue, context, answer.value))
             # A meme that the library lacks keeps its number: it is missed.
             judged.append((turns[-1]["id"], ids.get(meme, meme), SENT, "sent"))
         splits.append(Benchmark(file.stem, pd.DataFrame(turns), corpus, _judgements(judged)))
