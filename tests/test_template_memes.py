@@ -27,7 +27,7 @@ from memecmd_utils.llm.replies import structured
 from memecmd_utils.llm.types import Image as Shown
 from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.schemas import MemeReading, TemplateMeme
-from memecmd_utils.settings import Cm50Settings, Profile, ProfileError
+from memecmd_utils.settings import Cm50Settings, Profile
 from memecmd_utils.template_memes import data_sets, prompts
 
 METHOD = appendix.load("07b_templates_with_data")
@@ -191,39 +191,37 @@ def test_the_shipped_counts_are_those_of_the_data_sets() -> None:
 
 
 def test_prompts_have_what_their_rows_say() -> None:
-    specs = [spec for spec in prompts.paper_rows() if spec.file]
-    assert prompts.prompt("gpt4o").published == 49 and {spec.table for spec in specs} == {5, 9, 10, 11}
-    for spec in specs:
+    assert METHOD.SPECS["gpt4o"].published == 49
+    assert {spec.table for spec in METHOD.SPECS.values()} == {5, 9, 10, 11}
+    for spec in METHOD.SPECS.values():
         text = prompts.message(spec, MEME, ABOUT, True, None).text
         assert ("It cries steam." in text) == (spec.context != "no"), spec.name
         assert "hot" in text and ">>> hot" not in text, "fenced"
         assert ("Sad-Kettle" in text) == spec.form.sees
         seen = prompts.message(spec, MEME, ABOUT, False, Shown(image_id="x", load=str))
         assert len(seen.images) == spec.form.sees and "It cries steam." not in seen.text
-    with pytest.raises(ProfileError, match="gpt4o"):
-        prompts.prompt("three_step_critical")
 
 
 def test_replies_give_the_fields_of_a_reading_and_devices_the_labels_of_figmemes() -> None:
     words = ["sarcasm", "simile", "hyperbole", "antithesis", "oxymoron", "anthrop", "nonsense"]
     assert METHOD.to_figmemes(words) == ["exaggeration", "irony", "anthrop", "metaphor", "contrast"]
 
-    def fields(said: dict, schema: type) -> dict:
-        return structured(Reply(text=json.dumps(said)), schema).fields()
+    def fields(said: dict, form: str) -> dict:
+        return structured(Reply(text=json.dumps(said)), prompts.FORMS[form].schema).fields()
 
-    five = fields(FIVE, prompts.FiveTasksReply)
+    five = fields(FIVE, "gpt4o")
     assert five["literary_devices"] == ["hyperbole"] and five["emotion"] == "sadness"
-    assert fields(FIVE | {"literary device": "N/A"}, prompts.FiveTasksReply)["literary_devices"] == []
+    assert fields(FIVE | {"literary device": "N/A"}, "gpt4o")["literary_devices"] == []
     free = FIVE | {"literary device": "Irony; wordplay", "emotion word": "Glee."}
-    assert fields(free, prompts.FreeWordsReply)["literary_devices"] == ["irony", "wordplay"]
-    assert fields(STEPS, prompts.ThreeStep12Reply) == {"literary_devices": ["irony"]}, "refuted"
+    assert fields(free, "llava")["literary_devices"] == ["irony", "wordplay"]
+    assert fields(STEPS, "three_step") == {"literary_devices": ["irony"]}, "refuted"
     bad = [
-        (FIVE | {"emotion word": "glee"}, prompts.FiveTasksReply),
-        (STEPS | {"extraction of answer": ["irony", "metaphor"]}, prompts.ThreeStep12Reply),  # not compared
+        (FIVE | {"emotion word": "glee"}, "gpt4o"),
+        (STEPS | {"extraction of answer": ["irony", "metaphor"]}, "three_step_12"),  # not compared
     ]
-    for said, schema in bad:
+    for said, form in bad:
         with pytest.raises(UnusableReply):
-            fields(said, schema)
+            fields(said, form)
 
 
 def test_the_sample_is_in_proportion_and_stays() -> None:
@@ -244,7 +242,7 @@ def test_a_meme_is_read_in_two_passes_or_kept_with_the_reason(tmp_path: Path) ->
             return "no"
         return json.dumps(FIVE if "gpt4o" in request.subject else STEPS)
 
-    chat, both = Chat(ScriptedBackend(reply), None, "live", 4), [*map(prompts.prompt, METHOD.PASSES)]
+    chat, both = Chat(ScriptedBackend(reply), None, "live", 4), [METHOD.SPECS[name] for name in METHOD.PASSES]
     about, profile = {"Sad-Kettle": ABOUT}, Profile(name="p")
     first, second = asyncio.run(METHOD.annotate(memes, about, chat, profile, both, tmp_path))
     assert len(asked) == 3 + 5 and "it is no JSON object" in asked[-1], "asked again five times in all"

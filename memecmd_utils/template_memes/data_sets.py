@@ -124,14 +124,13 @@ def _one_of(folder: Path, pattern: str) -> Path:
 def read_records(folder: Path | None) -> pd.DataFrame:
     """All memes of ImgFlip575K as a table with `COLUMNS`; `captions` holds lists of text.
 
-    `folder` is the checkout or its folder `dataset`, with `memes/<template>.json` (also `.jsonl`, `.gz`).
+    `folder` is the checkout, or another folder above `memes/<template>.json` (also `.jsonl`, `.gz`).
     """
-    places = [folder / "dataset" / "memes", folder / "memes"] if folder else []
-    lists, rows = [path for place in places for path in sorted(place.glob("*.json*"))], []
+    lists, rows = sorted(folder.rglob("memes/*.json*")) if folder else [], []
     for path in tqdm(lists, desc="templates", unit="file", disable=not lists):
-        named = {"template": path.name.partition(".json")[0]}
         entries = _valid(_json(path), _entry, path.name)
-        rows += [{**named, "position": position, **entry} for position, entry in enumerate(entries)]
+        named = {"template": path.name.partition(".json")[0]}
+        rows += [{**named, "position": n, **entry} for n, entry in enumerate(entries)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -144,10 +143,9 @@ def read_cm50(
     in both is one of validation. Template texts are in `50_template_info.json`, blank pictures in a folder
     `templates/img`.
     """
-    memes: dict[str, TemplateMeme] = {}
-    readings: dict[str, MemeReading] = {}
     if folder is None:
         return [], [], {}, {}
+    memes, readings = dict[str, TemplateMeme](), dict[str, MemeReading]()
     for split in ("train", "validation"):
         for name, rows in _annotated(folder, split[:5]):
             for meme, reading in _valid(rows, partial(_published, split), name):
@@ -160,10 +158,10 @@ def read_cm50(
 
 def _annotated(folder: Path, kind: str) -> Iterator[tuple[str, list]]:
     """Name and records of each set below a folder whose name holds `kind`."""
-    for path in sorted(folder.rglob("*")):
-        if kind in path.name.lower() and re.search(r"\.json(\.gz)?$", path.name):
+    for path in sorted(path for path in folder.rglob("*") if kind in path.name.lower()):
+        if path.name.endswith((".json", ".json.gz")):
             yield path.name, _json(path)
-        elif kind in path.name.lower() and path.suffix == ".zip":
+        elif path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 for name in archive.namelist():
                     if name.endswith(".json") and not name.startswith("__MACOSX"):
@@ -179,10 +177,8 @@ def _published(split: Split, raw: Any) -> tuple[TemplateMeme, MemeReading]:
 def read_memecap(place: Path | None) -> list[OtherMeme]:
     """Memes with a picture's name of MemeCap's test set (Hwang and Shwartz, 2023), from its JSON file or a
     folder that holds it."""
-    if place is None:
-        return []
-    memes = _valid(_json(_one_of(place, "memes*test*.json*")), OtherMeme.model_validate, "MemeCap")
-    return [meme for meme in memes if meme.image]
+    rows = _json(_one_of(place, "memes*test*.json*")) if place else []
+    return [meme for meme in _valid(rows, OtherMeme.model_validate, "MemeCap") if meme.image]
 
 
 def _tsv(file: Path, columns: Sequence[str], quoting: int = csv.QUOTE_MINIMAL) -> pd.DataFrame:
@@ -199,8 +195,7 @@ def read_figmemes(place: Path | None, labels: Path | None = None) -> list[OtherM
     if place is None:
         return []
     split = _tsv(_one_of(place, "standard_split.tsv"), ["split"])["split"]
-    texts: dict[str, str] = {}
-    file = (labels if labels and labels.is_dir() else (labels or place).parent) / "figmemes_ocrs.tsv"
+    file, texts = (labels or place).parent / "figmemes_ocrs.tsv", dict[str, str]()
     if file.is_file():  # as released, fields are not quoted: a quotation mark is part of the text
         texts = _tsv(file, ["text"], csv.QUOTE_NONE)["text"].to_dict()
     names = split.index[split == "test"]
@@ -208,14 +203,12 @@ def read_figmemes(place: Path | None, labels: Path | None = None) -> list[OtherM
 
 
 def read_labels(place: Path | None) -> dict[str, list[str]]:
-    """Literary devices of FigMemes by image name without suffix, from its table of 0 and 1, or from the
-    folder of that."""
+    """Literary devices of FigMemes by image name without suffix, from its table of 0 and 1."""
     if place is None:
         return {}
-    file = _one_of(place, "figmemes_annotations.tsv")
-    marks = _tsv(file, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
+    marks = _tsv(place, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
     if not marks.isin([0, 1]).all(axis=None) or marks.index.has_duplicates:
-        raise DataSetError(f"{file}: a cell is not 0 or 1, or an image stands twice; take it as released")
+        raise DataSetError(f"{place}: a cell is not 0 or 1, or an image stands twice; take it as released")
     return {Path(name).stem: list(row.index[row == 1]) for name, row in marks.iterrows()}
 
 

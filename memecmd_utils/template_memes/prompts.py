@@ -6,18 +6,17 @@ one whose prompt it only names. Rows that differ only in the data or in the cont
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, create_model, model_validator
 
 from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.types import Image, Message
 from memecmd_utils.schemas import TemplateMeme, Text
-from memecmd_utils.settings import ProfileError
 
 DEVICES = (
     "sarcasm", "allegory", "alliteration", "allusion", "amplification", "anagram", "analogy",
@@ -77,104 +76,51 @@ def _one_of(*offered: str) -> Any:
     return Annotated[str, AfterValidator(check), WithJsonSchema({"type": "string", "enum": list(offered)})]
 
 
-Sentence = Annotated[Text, AfterValidator(_long_enough)]
-Device, Emotion = _one_of(*DEVICES, NONE), _one_of(*EMOTIONS, NONE)
-OneOfSix, OneOfSixOrNone = _one_of(*SIX_DEVICES), _one_of(*SIX_DEVICES, NONE)
-OneOfTwelve, OneOfTwelveOrNone = _one_of(*TWELVE_DEVICES), _one_of(*TWELVE_DEVICES, NONE)
-YesOrNo = _one_of("yes", "no")
+KEYS = {
+    "image_caption": "visual elaboration", "embedded_text": "detected text",
+    "meme_caption": "meaning of the meme", "devices": "literary device", "emotion": "emotion word",
+    "chosen": "multiple choice", "extracted": "extraction of answer",
+    "compared": "choice by choice comparison",
+}  # fmt: skip
+"""Fields of replies and their keys in CM50's records and in the paper's prompts, blanks and all."""
 
 
 class TemplateReply(BaseModel):
-    """Base of all replies. The keys are those of CM50's records and of the paper's prompts, blanks and all.
-
-    A word that is not on offer makes a reply unusable, so that it is asked for again; what is on offer stands
-    in the schema.
-    """
+    """Base of all replies. A word that is not on offer makes one unusable, so that it is asked for again."""
 
     # Checks of texts compare the aliases, which are the keys of the reply.
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        populate_by_name=True, serialize_by_alias=True, alias_generator=lambda name: KEYS.get(name, name)
+    )
 
     def labels(self) -> list[str]:
-        """The literary devices that the reply supports, each once; `NONE` is none of them."""
-        return known(self.devices)
+        """The literary devices that the reply supports, each once; words of LLaVA's form as they were said.
+
+        `NONE` is none of them.
+        """
+        if isinstance(self.devices, list):
+            return known(self.devices)
+        several = [self.devices] if word(self.devices) == NONE else re.split("[,;/]", self.devices)
+        return [label for label in dict.fromkeys(map(word, several)) if label != NONE]
 
     def fields(self) -> dict[str, Any]:
         """Fields of `MemeReading` by name."""
         texts = ("image_caption", "embedded_text", "meme_caption")
         said = {name: value.strip() for name, value in self if name in texts}
+        said |= {name: word(value) for name, value in self if name == "emotion"}
         return said | {"literary_devices": self.labels()}
 
 
-class FiveTasksReply(TemplateReply):
-    """The explanation and the five tasks of Table 5, GPT-4o's form: words from the lists."""
-
-    explanation: Text
-    image_caption: Sentence = Field(alias="visual elaboration")
-    embedded_text: str = Field(alias="detected text")
-    meme_caption: Sentence = Field(alias="meaning of the meme")
-    devices: Device = Field(alias="literary device")
-    emotion: Emotion = Field(alias="emotion word")
-
-    def fields(self) -> dict[str, Any]:
-        """All five."""
-        return super().fields() | {"emotion": word(self.emotion)}
-
-    def labels(self) -> list[str]:
-        """The one word, or those of LLaVA's form as they were said."""
-        several = [self.devices] if word(self.devices) == NONE else re.split("[,;/]", self.devices)
-        return [label for label in dict.fromkeys(map(word, several)) if label != NONE]
-
-
-class FreeWordsReply(FiveTasksReply):
-    """The same in LLaVA's form (Table 5): no list is given, any word will do."""
-
-    devices: Text = Field(alias="literary device")
-    emotion: Text = Field(alias="emotion word")
-
-
-class DevicesReply(TemplateReply):
-    """The six labels of FigMemes alone (Table 7, few-shot examples)."""
-
-    devices: list[OneOfSixOrNone] = Field(alias="literary device")
-
-
-class BaselineReply(TemplateReply):
-    """The text, the explanation, and the six labels that follow from it (Table 7, baseline)."""
-
-    embedded_text: str = Field(alias="detected text")
-    explanation: Text
-    devices: list[OneOfSixOrNone] = Field(alias="literary device")
-
-
-class SixCompared(BaseModel):
-    """A label of six held against the meme: whether it could explain it."""
-
-    label: OneOfSix
-    why: str
-    explains: YesOrNo
-
-
-class TwelveCompared(SixCompared):
-    """A label of twelve."""
-
-    label: OneOfTwelve
-
-
-class ThreeStepReply(TemplateReply):
-    """Three-step reasoning (Table 8) over six labels: choose, extract, compare one by one, conclude.
+class ThreeSteps(TemplateReply):
+    """Three-step reasoning (Table 8): choose, extract, compare one by one, conclude.
 
     The labels of the reading are worked out from the second and third step: those that were inferred from
     the meme and that, held against it, could explain it ("validated from both directions"). What the reply
     concludes is not trusted to be that. A label that was extracted and not compared makes it unusable.
     """
 
-    chosen: list[OneOfSixOrNone] = Field(alias="multiple choice")
-    extracted: list[OneOfSixOrNone] = Field(alias="extraction of answer")
-    compared: list[SixCompared] = Field(alias="choice by choice comparison")
-    devices: list[OneOfSixOrNone] = Field(alias="literary device")
-
     @model_validator(mode="after")
-    def _all_compared(self) -> "ThreeStepReply":
+    def _all_compared(self) -> "ThreeSteps":
         missing = sorted(set(known(self.extracted)) - {word(c.label) for c in self.compared})
         if missing:
             raise ValueError(f"no choice by choice comparison of: {', '.join(missing)}")
@@ -186,13 +132,16 @@ class ThreeStepReply(TemplateReply):
         return [label for label in known(self.extracted) if label not in refuted]
 
 
-class ThreeStep12Reply(ThreeStepReply):
-    """Three-step reasoning over the 12 labels of the published annotation."""
+def _reply(name: str, base: type[BaseModel] = TemplateReply, **fields: Any) -> Any:
+    """The reply of this name, whose fields have these types, in this order."""
+    return create_model(name, __base__=base, **{field: (kind, ...) for field, kind in fields.items()})
 
-    chosen: list[OneOfTwelveOrNone] = Field(alias="multiple choice")
-    extracted: list[OneOfTwelveOrNone] = Field(alias="extraction of answer")
-    compared: list[TwelveCompared] = Field(alias="choice by choice comparison")
-    devices: list[OneOfTwelveOrNone] = Field(alias="literary device")
+
+def _three_steps(name: str, compared: str, offered: Sequence[str]) -> Any:
+    """Three-step reasoning over the labels on offer."""
+    some, label = list[_one_of(*offered, NONE)], _one_of(*offered)
+    one = _reply(compared, BaseModel, label=label, why=str, explains=_one_of("yes", "no"))
+    return _reply(name, ThreeSteps, chosen=some, extracted=some, compared=list[one], devices=some)
 
 
 class Form(NamedTuple):
@@ -204,14 +153,18 @@ class Form(NamedTuple):
     sees: bool = True
 
 
+Sentence, SomeOfSix = Annotated[Text, AfterValidator(_long_enough)], list[_one_of(*SIX_DEVICES, NONE)]
+TASKS = {"explanation": Text, "image_caption": Sentence, "embedded_text": str, "meme_caption": Sentence}
+LISTED = {"devices": _one_of(*DEVICES, NONE), "emotion": _one_of(*EMOTIONS, NONE)}
+BASELINE = _reply("BaselineReply", embedded_text=str, explanation=Text, devices=SomeOfSix)
 FORMS = {
-    "gpt4o": Form(FiveTasksReply, DEVICES),
-    "llava": Form(FreeWordsReply),
-    "baseline": Form(BaselineReply, SIX_DEVICES),
-    "baseline_definitions": Form(BaselineReply, SIX_DEVICES),
-    "few_shot_ocr_pairs": Form(DevicesReply, SIX_DEVICES, sees=False),
-    "three_step": Form(ThreeStepReply, SIX_DEVICES),
-    "three_step_12": Form(ThreeStep12Reply, TWELVE_DEVICES),
+    "gpt4o": Form(_reply("FiveTasksReply", **TASKS, **LISTED), DEVICES),  # Table 5
+    "llava": Form(_reply("FreeWordsReply", **TASKS, devices=Text, emotion=Text)),  # Table 5: any word will do
+    "baseline": Form(BASELINE, SIX_DEVICES),  # Table 7
+    "baseline_definitions": Form(BASELINE, SIX_DEVICES),
+    "few_shot_ocr_pairs": Form(_reply("DevicesReply", devices=SomeOfSix), SIX_DEVICES, sees=False),  # Table 7
+    "three_step": Form(_three_steps("ThreeStepReply", "SixCompared", SIX_DEVICES), SIX_DEVICES),
+    "three_step_12": Form(_three_steps("ThreeStep12Reply", "TwelveCompared", TWELVE_DEVICES), TWELVE_DEVICES),
 }
 
 
@@ -244,14 +197,6 @@ def paper_rows() -> tuple[PromptSpec, ...]:
     """All rows of the paper's tables, in their order."""
     table = pd.read_csv(paths.data / "paper" / "cm50_prompts.csv", keep_default_na=False)
     return tuple(PromptSpec(*row) for row in table.itertuples(index=False))
-
-
-def prompt(name: str) -> PromptSpec:
-    """The prompt of a name; `ProfileError` lists those that there are."""
-    known = {spec.name: spec for spec in paper_rows() if spec.file}
-    if name not in known:
-        raise ProfileError(f"no prompt {name!r} for template memes; there are: {', '.join(known)}")
-    return known[name]
 
 
 def message(spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, image: Image | None) -> Message:
