@@ -87,10 +87,8 @@ class Release:
     """The set of each dialogue by its id."""
     strategies: dict[Set, list[str]] = field(default_factory=dict)
     """The strategies of each set."""
-    missing: list[str] = field(default_factory=list)
-    """Files that a whole release has and this one has not."""
     notes: Counter[str] = field(default_factory=Counter)
-    """What did not fit, and how often."""
+    """What did not fit, and how often; also each file that a whole release has and this one has not."""
 
     @cached_property
     def pictures(self) -> dict[str, Path]:
@@ -100,19 +98,18 @@ class Release:
 
     def summary(self) -> str:
         """What it holds and what did not fit, in lines."""
-        of_set = Counter(self.sets.values())
-        lines = [
-            f"{part} turns: {n:,} dialogues, {', '.join(self.strategies[part])}" for part, n in of_set.items()
+        parts = [
+            f"{part} turns: {n:,} dialogues, {', '.join(self.strategies[part])}"
+            for part, n in Counter(self.sets.values()).items()
         ]
-        described = sum(not annotation.unscored for annotation in self.annotations)
         counts = {
-            "memes with annotations": described, "pictures": len(self.pictures),
-            "placed memes": len(self.placements), "scores": len(self.scores),
-            "cosines": sum(map(len, self.cosines.values())),
+            "memes with annotations": sum(not annotation.unscored for annotation in self.annotations),
+            "pictures": len(self.pictures), "placed memes": len(self.placements),
+            "scores": len(self.scores), "cosines": sum(map(len, self.cosines.values())),
         }  # fmt: skip
-        lines.append(", ".join(f"{n:,} {what}" for what, n in counts.items()))
-        lines += [f"not as expected: {what}: {n:,}" for what, n in self.notes.items()]
-        return "\n".join([*lines, *(f"not here: {name}" for name in self.missing)])
+        whole = ", ".join(f"{n:,} {what}" for what, n in counts.items())
+        odd = (f"not as expected: {what}: {n:,}" for what, n in self.notes.items())
+        return "\n".join([*parts, whole, *odd])
 
     @property
     def can_be_ranked(self) -> bool:
@@ -167,7 +164,7 @@ def _rows(release: Release, name: str, *keys: str) -> list[dict[str, Any]]:
     """The objects of a file, each with at least these keys; none of a file that is not there."""
     path = release.folder / name
     if not path.is_file():
-        release.missing.append(name)
+        release.notes[f"{name} is not here"] += 1
         return []
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -187,7 +184,9 @@ def _read_set(release: Release, part: Set) -> None:
     if not first:
         return
     release.strategies[part] = [name for name, rows in by_strategy.items() if rows]
-    ids = _ids(release, part, first)
+    ids = _ids(part, first)
+    repeated = len(first) - len({row["dialog_id"] for row in first})
+    release.notes["dialogues whose id repeats in their set"] += repeated
     summaries = _summaries(release, part, first)
     for name, row, said in zip(ids, first, summaries, strict=True):
         release.sets[name] = part
@@ -201,19 +200,16 @@ def _read_set(release: Release, part: Set) -> None:
             )
         for name, row in zip(ids, rows, strict=True):
             release.placements += _placements(release, name, row, strategy)
-        _read_scores(release, part, strategy, rows, ids)
-        _read_cosines(release, part, strategy, rows, ids)
+        _read_scores(release, part, strategy)
+        _read_cosines(release, part, strategy)
 
 
-def _ids(release: Release, part: Set, rows: Sequence[Any]) -> list[str]:
+def _ids(part: Set, rows: Sequence[Any]) -> list[str]:
     """An id for each dialogue: the release's own after the set's name, numbered where it repeats."""
-    seen: Counter[str] = Counter()
-    ids = []
-    for row in rows:
-        seen[row["dialog_id"]] += 1
-        again = f"-{seen[row['dialog_id']]}" if seen[row["dialog_id"]] > 1 else ""
-        ids.append(f"{part.kind}{part.n_turns}-{row['dialog_id']}{again}")
-    release.notes["dialogues whose id repeats in their set"] += sum(n - 1 for n in seen.values())
+    seen, ids = Counter[str](), []
+    for name in (row["dialog_id"] for row in rows):
+        seen[name] += 1
+        ids.append(f"{part.kind}{part.n_turns}-{name}" + f"-{seen[name]}" * (seen[name] > 1))
     return ids
 
 
@@ -221,11 +217,8 @@ def _dialogue(name: str, part: Set, row: Any, summaries: Sequence[Summary]) -> D
     about = row.get("scenario_info") or row.get("document_info") or {}
     people = PERSON.findall(about.get("characters", ""))
     name_a, name_b = people if len(people) == 2 else ("A", "B")
-    if part.kind == "news":
-        ref, title = row.get("document_id", row["dialog_id"]), about.get("title", row["dialog_id"])
-    else:
-        ref = row.get("scenario_id", row["dialog_id"])
-        title = f"{about.get('relationship', ref)}：{about.get('basic_event', '')}"
+    ref = row.get("document_id") or row.get("scenario_id") or row["dialog_id"]
+    title = about.get("title") or f"{about.get('relationship', ref)}：{about.get('basic_event', '')}"
     turns = [
         Turn(turn=n, speaker=speaker_of(n), text=text, source=GENERATOR)
         for n, text in enumerate(row["content"], start=1)
@@ -238,60 +231,47 @@ def _dialogue(name: str, part: Set, row: Any, summaries: Sequence[Summary]) -> D
 
 def _placements(release: Release, name: str, row: Any, strategy: str) -> Iterator[Placement]:
     """The memes of a dialogue: a line `B:file.jpg` stands before its speaker's line `B: text`."""
-    turn, waiting = 0, []
-    said = [text.strip() for text in row["content"]]
+    texts, waiting = list[tuple[str, str]](), ""
     for line in row["full_dialog"]:
         speaker, _, words = line.partition(":")
         if words.startswith(" "):
-            turn += 1
-            if [words.strip()] != said[turn - 1 : turn] or speaker != speaker_of(turn):
-                raise ReleaseUnreadable(
-                    f"{name} ({strategy}): line {line!r} is not turn {turn} of its content"
-                )
-            for meme in waiting:
+            texts.append((speaker, words.strip()))
+            if waiting:
                 yield Placement(
-                    dialogue_id=name, turn=turn, speaker=speaker, strategy=strategy, meme_id=meme, rank=None,
-                    score=None, gate_score=None, threshold=None, fold="none", source=RELEASED,
+                    dialogue_id=name, turn=len(texts), speaker=speaker_of(len(texts)), strategy=strategy,
+                    meme_id=waiting, rank=None, score=None, gate_score=None, threshold=None, fold="none",
+                    source=RELEASED,
                 )  # fmt: skip
-            waiting = []
-        elif waiting or turn == 0:
+            waiting = ""
+        elif waiting or not texts:
             release.notes["meme lines at turn 1, or a second one at a turn"] += 1
         else:
-            waiting = [words]
-    release.notes["meme lines after the last text"] += len(waiting)
-    if turn != len(said):
-        raise ReleaseUnreadable(f"{name} ({strategy}): {turn} lines of text, {len(said)} in content")
+            waiting = words
+    release.notes["meme lines after the last text"] += bool(waiting)
+    if texts != [(speaker_of(turn), text.strip()) for turn, text in enumerate(row["content"], start=1)]:
+        raise ReleaseUnreadable(f"{name} ({strategy}): the texts of full_dialog are not those of content")
 
 
-def _read_scores(release: Release, part: Set, strategy: str, rows: Sequence[Any], ids: Sequence[str]) -> None:
+def _read_scores(release: Release, part: Set, strategy: str) -> None:
     """Scores by the name of the judged screenshot: `role_based_0001_random.png` is of `role_based_0001`.
 
-    The ending says `random` for Diversity-aware too, so the file's name tells the strategy.
+    The ending says `random` for Diversity-aware too, so the file's name tells the strategy. Dialogues of
+    one id have theirs in the order of the files.
     """
-    id_of = {row["dialog_id"]: name for row, name in zip(reversed(rows), reversed(ids), strict=True)}
-    judged = _rows(release, part.file("judged", strategy), "file", "综合得分")
-    for row in judged:
-        name, score = id_of.get(Path(row["file"]).stem.removesuffix("_random")), row["综合得分"]
-        if name is None or (name, strategy) in release.scores or not isinstance(score, int | float):
-            release.notes["scores of no dialogue, second ones, and such as are no number"] += 1
-        else:
+    rows = _rows(release, part.file("judged", strategy), "file", "综合得分")
+    judged = [{"dialog_id": Path(row["file"]).stem.removesuffix("_random")} for row in rows]
+    for name, score in zip(_ids(part, judged), (row["综合得分"] for row in rows), strict=True):
+        if name in release.sets and isinstance(score, int | float):
             release.scores[name, strategy] = float(score)
-    if judged:
-        unscored = sum((name, strategy) not in release.scores for name in ids)
-        release.notes["dialogues without a score, by strategy"] += unscored
+        else:
+            release.notes["scores of no dialogue, and such as are no number"] += 1
 
 
-def _read_cosines(
-    release: Release, part: Set, strategy: str, rows: Sequence[Any], ids: Sequence[str]
-) -> None:
+def _read_cosines(release: Release, part: Set, strategy: str) -> None:
     """Cosines by dialogue; dialogues of one id have theirs in the order of the files."""
     placed = {(p.dialogue_id, p.meme_id) for p in release.placements if p.strategy == strategy}
-    names_of = defaultdict(list)
-    for row, name in zip(rows, ids, strict=True):
-        names_of[row["dialog_id"]].append(name)
-    for row in _rows(release, part.file("compared", strategy), "dialog_id", "image_text_pairs"):
-        names = names_of[row["dialog_id"]]
-        name = names.pop(0) if names else ""
+    rows = _rows(release, part.file("compared", strategy), "dialog_id", "image_text_pairs")
+    for name, row in zip(_ids(part, rows), rows, strict=True):
         pairs = [(pair["image"], float(pair["similarity"])) for pair in row["image_text_pairs"]]
         known = [(meme, cosine) for meme, cosine in pairs if (name, meme) in placed]
         release.notes["cosines that belong to no placed meme"] += len(pairs) - len(known)
