@@ -266,72 +266,68 @@ class FitCounts(NamedTuple):
     fits: pd.DataFrame
 
 
-def fit_counts(graded: pd.DataFrame) -> FitCounts:
-    """Of a table of memes that has every graded pair of a turn and a meme once."""
-    by_meme = graded.assign(fits=fits(graded["grade"])).groupby(["dialogue", "meme"], sort=False)["fits"]
-    return FitCounts(*(counts.unstack(fill_value=0) for counts in (by_meme.size(), by_meme.sum())))
+def fit_counts(graded: pd.DataFrame, names: Sequence[str]) -> FitCounts:
+    """Of a table of memes that has every graded pair of a turn and a meme once; `names`: all dialogues."""
+    by_meme = graded.assign(fits=fits(graded["grade"])).groupby(["dialogue", "meme"])["fits"]
+    counted = (counts.unstack(fill_value=0) for counts in (by_meme.size(), by_meme.sum()))
+    return FitCounts(*(counts.reindex(names, fill_value=0) for counts in counted))
 
 
-def of_memes(sent: pd.DataFrame, counts: FitCounts) -> dict[str, Estimate]:
-    """Each of `OF_MEMES` over a table of memes; `counts` are of all grades."""
-    names = _dialogues(counts, sent)
-    worth = _worth(sent, counts, names)
-    return {
-        name: statistics.estimate(*_mean(worth[name], sent, names), kind) for name, kind in OF_MEMES.items()
-    }
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A table of memes that somebody sent, and what they are worth; `counts` are of all grades."""
 
+    memes: pd.DataFrame
+    counts: FitCounts
 
-def differences_of_memes(
-    ours: pd.DataFrame, theirs: pd.DataFrame, counts: FitCounts, *, is_paired: bool
-) -> dict[str, Estimate]:
-    """Each of `OF_MEMES` over one table of memes, minus that over another.
+    @cached_property
+    def worth(self) -> dict[str, np.ndarray]:
+        """Each meme in every one of `OF_MEMES`, [1 + dialogues, memes].
 
-    Paired: row by row, where both have the same turns in the same order; else each over its own turns.
-    """
-    names = _dialogues(counts, ours, theirs)
-    mine, others = (_worth(table, counts, names) for table in (ours, theirs))
-    differences = {}
-    for name in OF_MEMES:
-        if is_paired:
-            left_out, n = _mean(mine[name] - others[name], ours, names)
-        else:
-            (left_out, n), (other, m) = _mean(mine[name], ours, names), _mean(others[name], theirs, names)
-            left_out, n = left_out.minus(other), n + m
-        differences[name] = statistics.estimate(left_out, n)
-    return differences
+        First by all grades, then without those of each dialogue, whose own memes are nan there.
+        """
+        grade, names = self.memes["grade"].to_numpy(float), self.counts.graded.index
+        fitting = fits(grade)
 
+        def at_other_turns(counted: pd.DataFrame, own: np.ndarray) -> np.ndarray:
+            table = counted.reindex(columns=self.memes["meme"], fill_value=0).to_numpy()
+            return np.vstack([table.sum(axis=0), table.sum(axis=0) - table]) - own
 
-def _dialogues(counts: FitCounts, *tables: pd.DataFrame) -> list[str]:
-    sent = (name for table in tables for name in table["dialogue"].unique())
-    return list(dict.fromkeys((*sent, *counts.graded.index)))
+        others = at_other_turns(self.counts.graded, np.isfinite(grade))
+        elsewhere = at_other_turns(self.counts.fits, fitting) / np.where(others > 0, others, np.nan)
+        values = zip(OF_MEMES, (fitting, grade == 2, np.nan_to_num(grade), fitting - elsewhere), strict=True)
+        is_left_out = np.array([None, *names], dtype=object)[:, None] == self.memes["dialogue"].to_numpy()
+        return {name: np.where(is_left_out, np.nan, value) for name, value in values}
 
+    def mean(self, values: np.ndarray) -> tuple[LeftOut, int]:
+        """The mean of values of `worth`, or of differences of them, and how many memes it is over."""
+        counted = np.isfinite(values[0])
+        sizes = self.memes["dialogue"][counted].value_counts()
+        sizes = sizes.reindex(self.counts.graded.index, fill_value=0).to_numpy()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.nansum(values[:, counted], axis=1) / np.isfinite(values[:, counted]).sum(axis=1)
+            return LeftOut(means[0], means[1:], sizes / sizes.sum()), int(counted.sum())
 
-def _worth(sent: pd.DataFrame, counts: FitCounts, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Each meme sent in every one of `OF_MEMES`, [1 + dialogues, memes].
+    def means(self) -> dict[str, Estimate]:
+        """The mean of each of `OF_MEMES`."""
+        return {
+            name: statistics.estimate(*self.mean(self.worth[name]), kind) for name, kind in OF_MEMES.items()
+        }
 
-    First by all grades, then without those of each dialogue, whose own memes are nan there.
-    """
-    grade = sent["grade"].to_numpy(float)
-    fitting = fits(grade)
+    def minus(self, other: "Sent", *, is_paired: bool) -> dict[str, Estimate]:
+        """Each of `OF_MEMES` minus that of other memes.
 
-    def at_other_turns(counted: pd.DataFrame, own: np.ndarray) -> np.ndarray:
-        table = counted.reindex(index=names, columns=sent["meme"], fill_value=0).to_numpy()
-        return np.vstack([table.sum(axis=0), table.sum(axis=0) - table]) - own
-
-    others = at_other_turns(counts.graded, np.isfinite(grade))
-    elsewhere = at_other_turns(counts.fits, fitting) / np.where(others > 0, others, np.nan)
-    values = fitting, grade == 2, np.nan_to_num(grade), fitting - elsewhere
-    is_left_out = np.array([None, *names], dtype=object)[:, None] == sent["dialogue"].to_numpy()
-    return {name: np.where(is_left_out, np.nan, value) for name, value in zip(OF_MEMES, values, strict=True)}
-
-
-def _mean(values: np.ndarray, sent: pd.DataFrame, names: Sequence[str]) -> tuple[LeftOut, int]:
-    """The mean of values of `_worth`, or of their differences, and how many memes it is over."""
-    counted = np.isfinite(values[0])
-    sizes = sent["dialogue"][counted].value_counts().reindex(names, fill_value=0).to_numpy()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.nansum(values[:, counted], axis=1) / np.isfinite(values[:, counted]).sum(axis=1)
-        return LeftOut(means[0], means[1:], sizes / sizes.sum()), int(counted.sum())
+        Paired: row by row, where both have the same turns in the same order; else each over its own turns.
+        """
+        differences = {}
+        for name in OF_MEMES:
+            if is_paired:
+                left_out, n = self.mean(self.worth[name] - other.worth[name])
+            else:
+                (left_out, n), (theirs, m) = (sent.mean(sent.worth[name]) for sent in (self, other))
+                left_out, n = left_out.minus(theirs), n + m
+            differences[name] = statistics.estimate(left_out, n)
+        return differences
 
 
 # --- Retrieval systems against the grades
@@ -349,13 +345,10 @@ NDCG = MEASURES.index("nDCG@5")
 DEPTH = 5
 PARTS = ("S+", "S-", "E", "Psi")
 """The four terms of the score (Eq. 18-21) in the order of the weights."""
-FULL = " ".join(PARTS)
 CAPTION = "context to caption"
 RANDOM = "random"
 """The one random ranking whose top was graded with the pool: others meet memes that nobody graded."""
 CENTRINGS = ("attribute", "none")
-SYSTEM = ("embedder", "centring", "uses")
-"""What makes a way to rank the library: its embedder, its centring as in the profile, what it compares."""
 
 
 def cosines(left: np.ndarray, right: np.ndarray, centring: str) -> np.ndarray:
@@ -418,19 +411,15 @@ def measure(rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[s
 
 
 def per_turn(order: np.ndarray, grades: np.ndarray) -> np.ndarray:
-    """`MEASURES` of one ranking by mean grades, [turns, measures].
+    """The same of one ranking by mean grades, [turns, measures].
 
     `order` holds the columns of `grades` [turns, memes], best first; nan is ungraded, and does not fit.
     """
-    hits = fits(np.take_along_axis(grades, order, axis=1))
-    depth = np.maximum(DEPTH, 1 + hits.argmax(axis=1))  # no measure looks below the first meme that fits
-    names, qrels = np.array([str(column) for column in range(grades.shape[1])]), {}
-    for row, means in enumerate(grades):
-        is_graded = ~np.isnan(means)
-        scores = map(relevance, means[is_graded].tolist())
-        qrels[str(row)] = dict(zip(names[is_graded].tolist(), scores, strict=True))
-    best = zip(order.tolist(), depth.tolist(), strict=True)
-    return measure({str(row): [names[m] for m in memes[:n]] for row, (memes, n) in enumerate(best)}, qrels)
+    found = np.take_along_axis(grades, order, axis=1)
+    hits, top = fits(found), np.isfinite(found[:, :DEPTH])
+    reciprocal = hits.any(axis=1) / (1 + hits.argmax(axis=1))
+    among = hits[:, :DEPTH].any(axis=1)
+    return np.column_stack([hits[:, 0], among, reciprocal, ndcg(order, grades), top.mean(axis=1)])
 
 
 def random_order(keys: Iterable[Key], n_memes: int, seed: int) -> np.ndarray:
@@ -438,42 +427,29 @@ def random_order(keys: Iterable[Key], n_memes: int, seed: int) -> np.ndarray:
     return np.array([statistics.rng(seed, "random ranking", *key, 0).permutation(n_memes) for key in keys])
 
 
-def measure_systems(data: "Turns") -> dict[tuple[str, str, str], np.ndarray]:
-    """`MEASURES` of every `SYSTEM`, the random one last, at the `answerable` turns; none without grades.
+def compare_systems(data: "Turns") -> pd.DataFrame:
+    """`MEASURES` of ways to rank the library, with intervals over dialogues; empty without grades.
 
     For each embedder and centring: each term alone, all four with the run's weights, and the plain text of
-    the last turns against the caption. Ungraded memes count as not fitting.
+    the last turns against the caption; at last the random ranking that was graded. Measured at the
+    `answerable` turns, where ungraded memes count as not fitting.
     """
     measured: dict[tuple[str, str, str], np.ndarray] = {}
-    if not len(data.answerable):
-        return measured
-    for name, encode in data.encoders.items():
+    for name, encode in data.encoders.items() if len(data.answerable) else ():
         contexts = encode([query.context for query in data.asked], "query")
         captions = encode([data.split.memes[meme].text for meme in data.meme_ids], "document")
         for centring in CENTRINGS:
             terms = data.terms(name, centring)
             scores = dict(zip(PARTS, terms, strict=True))
-            scores[FULL] = retrieval.combine(terms, data.profile.retrieval.weights)
+            scores[" ".join(PARTS)] = retrieval.combine(terms, data.profile.retrieval.weights)
             scores[CAPTION] = cosines(contexts, captions, centring)
             measured |= {(name, centring, uses): data.measure(values) for uses, values in scores.items()}
-    order = random_order(data.keys, len(data.meme_ids), data.profile.seed)[data.answerable]
-    return {**measured, ("", "", RANDOM): per_turn(order, data.grades[data.answerable])}
-
-
-def compare_systems(data: "Turns") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Means of all systems, and paired differences in nDCG@5 to the random ranking that was graded.
-
-    With intervals over dialogues; two empty tables without grades.
-    """
-    rows, differences, measured = [], [], measure_systems(data)
-    clusters = data.answerable_clusters
+    if measured:
+        order = random_order(data.keys, len(data.meme_ids), data.profile.seed)[data.answerable]
+        measured["", "", RANDOM] = per_turn(order, data.grades[data.answerable])
+    clusters, rows = data.answerable_clusters, []
     for system, values in measured.items():
-        row = dict(zip(SYSTEM, system, strict=True))
+        row = dict(zip(("embedder", "centring", "uses"), system, strict=True))
         means = statistics.cluster_means(MEASURES, values, clusters, statistics.MEASURE)
         rows.append({**row, **means, "turns": len(clusters), "dialogues": len(set(clusters))})
-        if row["uses"] != RANDOM:
-            gaps = (values - measured["", "", RANDOM])[:, NDCG]
-            got = statistics.cluster_mean(gaps, clusters, statistics.FINE_DIFFERENCE)
-            row |= {"minus": RANDOM, "measure": "nDCG@5", "difference": got, "dialogues": got.clusters}
-            differences.append(row)
-    return pd.DataFrame(rows), pd.DataFrame(differences)
+    return pd.DataFrame(rows)

@@ -128,11 +128,6 @@ class Query(NamedTuple):
     summary: Summary | None = None
 
     @property
-    def key(self) -> Key:
-        """(dialogue id, turn)."""
-        return self.dialogue.dialogue_id, self.turn
-
-    @property
     def before(self) -> list[str]:
         """u_1..u_{t-1}."""
         return [utterance.text for utterance in self.dialogue.turns[: self.turn - 1]]
@@ -222,7 +217,7 @@ class Turns:
     @cached_property
     def keys(self) -> list[Key]:
         """(dialogue id, turn) of every turn."""
-        return [query.key for query in self.asked]
+        return [(query.dialogue.dialogue_id, query.turn) for query in self.asked]
 
     @cached_property
     def clusters(self) -> list[str]:
@@ -282,14 +277,14 @@ class Turns:
         return pd.DataFrame(rows, columns=self.meme_ids, dtype=float).to_numpy()
 
     def pairs(self, rows: np.ndarray, columns: np.ndarray) -> pd.DataFrame:
-        """Some pairs of a turn and a meme as a table of `grades.of_memes`: dialogue, turn, meme, grade."""
+        """Some pairs of a turn and a meme as a table (`grades.Sent`): dialogue, turn, meme, grade."""
         asked = pd.DataFrame([self.keys[row] for row in rows], columns=["dialogue", "turn"])
         return asked.assign(meme=np.array(self.meme_ids)[columns], grade=self.grades[rows, columns])
 
     @cached_property
     def fit_counts(self) -> FitCounts:
         """How often each meme was graded and fits, in each dialogue."""
-        return grades.fit_counts(self.pairs(*np.nonzero(np.isfinite(self.grades))))
+        return grades.fit_counts(self.pairs(*np.nonzero(np.isfinite(self.grades))), list(self.rows_of))
 
     @cached_property
     def answerable(self) -> np.ndarray:

@@ -231,14 +231,9 @@ def evaluate_run(
     profile, truth = run.profile, data.split.truth
     dialogues, placements = run.load(Dialogue), run.load(Placement)
     run.save(consistency, Consistency)
-    systems, differences = grades.compare_systems(data)
     graded = grades.placed_grades(placements, truth, whole=True)
     cases = case_dialogues(placements, dialogues, profile)
-    by_grades = {
-        "agreement": grades.agreement_table(truth),
-        "retrieval": systems,
-        "retrieval_differences": differences,
-    }
+    by_grades = {"agreement": grades.agreement_table(truth), "retrieval": grades.compare_systems(data)}
     by_judges = {
         "meme_use": meme_use(placements, dialogues),
         "table_1": table_1(ratings, consistency, dialogues, profile),

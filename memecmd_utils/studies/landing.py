@@ -12,7 +12,7 @@ import pandas as pd
 
 from memecmd_utils import files, grades, learned, reranking, retrieval, statistics
 from memecmd_utils.files import StageOutputError, paths
-from memecmd_utils.grades import Key
+from memecmd_utils.grades import Key, Sent
 from memecmd_utils.learned import LearnedPlacement, PlacementError, Predicted
 from memecmd_utils.reranking import SMALL
 from memecmd_utils.retrieval import LEARNED, RERANKED, Encode
@@ -114,17 +114,24 @@ class Senders:
         }
         return {who: self.data.gate(top1, rule)[:3] for who, (top1, rule) in rules.items()}
 
-    def sent(self, who: str, where: str) -> pd.DataFrame:
-        """`who`'s memes at the turns of `where`, a row a meme with its grade (`Turns.pairs`).
+    @cached_property
+    def _sent(self) -> dict[tuple[str, str], Sent]:
+        return {}
+
+    def sent(self, who: str, where: str) -> Sent:
+        """`who`'s memes at the turns of `where`, kept once made.
 
         Popular repeats itself in a chat only after all memes, except where all turns are compared.
         """
-        at = np.flatnonzero(self.turns[where])
-        if who != POPULAR or where == ALL:
-            return self.data.pairs(at, self.firsts[who][at])
-        chats = pd.Series(np.array(self.data.clusters)[at])
-        nth = chats.groupby(chats).cumcount() % len(self.data.meme_ids)
-        return self.data.pairs(at, retrieval.order(self.liked, self.data.meme_ids)[at, nth])
+        if (who, where) not in self._sent:
+            at = np.flatnonzero(self.turns[where])
+            memes = self.firsts[who][at]
+            if who == POPULAR and where != ALL:
+                chats = pd.Series(np.array(self.data.clusters)[at])
+                nth = chats.groupby(chats).cumcount() % len(self.data.meme_ids)
+                memes = retrieval.order(self.liked, self.data.meme_ids)[at, nth]
+            self._sent[who, where] = Sent(self.data.pairs(at, memes), self.data.fit_counts)
+        return self._sent[who, where]
 
 
 def grade_split(
@@ -222,10 +229,11 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         gaps = grades.gaps_of(data.keys[row] for row in np.flatnonzero(turns))
         rest = (POPULAR, SINGLE, LEARNED, ALONE, GREEDY, RANDOM)
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if turns.any() else ():
-            sent = senders.sent(who, where)
+            found = senders.sent(who, where)
+            sent = found.memes
             yield {
                 "where": where, "who": who, "memes": len(sent), "ungraded": sent["grade"].isna().mean(),
-                **grades.of_memes(sent, data.fit_counts), "different": sent["meme"].nunique(),
+                **found.means(), "different": sent["meme"].nunique(),
                 "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
                 "right after another": gaps.count(1), "chats": sent["dialogue"].nunique(),
                 "lands a chat": (sent["grade"] == 2).sum() / len(data.rows_of),
@@ -240,8 +248,7 @@ def difference_rows(senders: Senders) -> Iterator[dict[str, Any]]:
             if not {*at, who, other} <= {*senders.turns, *senders.firsts}:
                 continue
             ours, theirs = (senders.sent(*sender) for sender in zip((who, other), at, strict=True))
-            found = grades.differences_of_memes(ours, theirs, senders.data.fit_counts, is_paired=where != OWN)
-            for measure, got in found.items():
+            for measure, got in ours.minus(theirs, is_paired=where != OWN).items():
                 row = {"where": where, "who": who, "minus": other, "measure": measure}
                 yield {**row, "difference": got, "n": got.n, "dialogues": got.clusters, "p": got.p}
 
@@ -287,21 +294,6 @@ def ranking_rows(senders: Senders) -> Iterator[dict[str, Any]]:
         yield {"what": name, "turns": len(names), **means}
 
 
-def graded_rows(senders: Senders) -> Iterator[dict[str, Any]]:
-    """nDCG@5 of all rankings of the graded memes alone, beside that of a random order, and differences."""
-    data, names, chance = senders.data, senders.data.answerable_clusters, "a random order"
-    known = data.grades[data.answerable]
-    measured = {chance: grades.ndcg_by_chance(known, np.isfinite(known).sum(axis=1))}
-    for who, scores in senders.whole.items():
-        only = np.where(np.isfinite(known), scores[data.answerable], -np.inf)
-        measured[who] = grades.ndcg(retrieval.order(only, data.meme_ids), known)
-    for who, other in ((LEARNED, chance), (PAPER, chance), *RANKINGS_COMPARED):
-        gaps = statistics.cluster_mean(measured[who] - measured[other], names, statistics.FINE_DIFFERENCE)
-        ends = (statistics.cluster_mean(measured[one], names, statistics.MEASURE) for one in (who, other))
-        columns = ("nDCG@5 of graded memes", "of the other", "difference")
-        yield {"ranking": f"{who} minus {other}", **dict(zip(columns, (*ends, gaps), strict=True))}
-
-
 def quoted(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The tables of `landing.json` and of `FROZEN`; empty where there is none, or without grades."""
     try:
@@ -335,8 +327,7 @@ def fit_run(run: Run, path: Path | None = None) -> str:
 
     Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
     count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
-    rankings of graded memes, placed memes and gate as tables in Markdown; all tables stand in
-    `tables/fitted_*` of the report.
+    placed memes and gate as tables in Markdown; all tables stand in `tables/fitted_*` of the report.
     """
     split = next(splits_of_run(run, path))
     split = replace(split, dialogues=only_graded(split.dialogues, split.truth.grades))
@@ -351,20 +342,15 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     placement.save(run.write(learned.FILE))
     graded = grade_split(run, split, grades.mean_grades(split.truth.grades), placement, encoders, {})
     tables = tabulate(run, [graded], stem="fitted")
-    ranking = pd.DataFrame(graded_rows(graded))  # of graded memes alone: what nobody graded is no miss
-    placed, notes = tables["placed"][["where", "who", "memes", "ungraded", *grades.OF_MEMES]], list[str]()
-    is_short = placed["ungraded"] > 1 - grades.JUDGED
-    if is_short.any():
-        placed = placed.astype(object)
-        placed.loc[is_short, [*grades.OF_MEMES]] = None
-        notes.append(
-            "A dash: fewer than 90 % of the memes have a grade, and what nobody graded is no miss. "
-            "`make grading-page` makes a page to grade more."
-        )
-    if placement.model.gate is None:
-        notes.append(
-            "These grades say which meme fits and not when one is wanted, so there is no gate: a meme is sent"
-            " where the grade to expect of it is highest."
-        )
-    shown = (ranking, placed) if placement.model.gate is None else (ranking, placed, tables["gate"])
-    return "\n".join([*map(files.markdown, shown), *notes])
+    placed = tables["placed"][["where", "who", "memes", "ungraded", *grades.OF_MEMES]].astype(object)
+    placed.loc[placed["ungraded"] > 1 - grades.JUDGED, [*grades.OF_MEMES]] = None
+    told = [
+        files.markdown(placed),
+        "A dash: fewer than 90 % of the memes have a grade, and what nobody graded is no miss. "
+        "`make grading-page` makes a page to grade more.",
+        "These grades say which meme fits and not when one is wanted, so there is no gate: a meme is sent"
+        " where the grade to expect of it is highest."
+        if placement.model.gate is None
+        else files.markdown(tables["gate"]),
+    ]
+    return "\n".join(told)

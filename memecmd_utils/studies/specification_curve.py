@@ -30,9 +30,9 @@ def leave_one_out(data: Turns) -> pd.DataFrame:
     rows, weights = [], np.array(data.profile.retrieval.weights)
     for embedder in data.encoders if len(data.answerable) else ():
         terms = data.terms(embedder, data.profile.retrieval.centring)
-        full = data.measure(retrieval.combine(terms, weights))
-        for i, (term, part) in enumerate(zip(retrieval.COMPONENTS, grades.PARTS, strict=True)):
-            rest = data.measure(retrieval.combine(terms, np.where(np.arange(len(weights)) == i, 0, weights)))
+        used = (weights, *weights * (1 - np.eye(len(weights))))
+        full, *rests = (data.measure(retrieval.combine(terms, some)) for some in used)
+        for term, part, rest in zip(retrieval.COMPONENTS, grades.PARTS, rests, strict=True):
             for measure in ("R@1", "nDCG@5"):
                 a, b = (values[:, MEASURES.index(measure)] for values in (full, rest))
                 gap = statistics.cluster_mean(a - b, data.answerable_clusters, statistics.FINE_DIFFERENCE)
