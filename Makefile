@@ -95,7 +95,7 @@ paper-data: $(READY)
 collect-news: $(READY)
 	@$(MEMECMD) fetch news
 
-## Check the release of PROFILE, or the one in RELEASE=DIR, against its checksums and counts
+## Check the release of PROFILE, or the one in RELEASE=DIR, against its checksums
 verify: $(READY)
 	@$(MEMECMD) verify -- "$$RELEASE"
 

@@ -153,7 +153,7 @@ def show_doctor(choice: Choice) -> None:
 @click.argument("folder", required=False)
 @click.pass_obj
 def verify(choice: Choice, folder: str | None) -> None:
-    """Check the release in FOLDER, or the run's own, against its checksums and counts."""
+    """Check the release in FOLDER, or the run's own, against its checksums."""
     where = Path(folder).expanduser() if folder else paths.processed / choice.run_name() / "release"
     click.echo(release.verdict(where))
 

@@ -64,7 +64,7 @@ def write_numbers(run: Run, records: Records) -> dict[str, Any]:
         "studies": {"trust": measured["trust"], **{name: made.get(name, []) for name in quoted}},
         "landing": landing.quoted(run),
         "paper_data": run.load_json("paper_data.json"),
-        "live": live.tables() if shows_live(run) else {},
+        "live": live.tables() if run.strict else {},
     }
     files.write_json(run.report / "numbers.json", numbers, statistics.as_json)
     columns = ["dialogue_id", "turn", "speaker", "strategy", "meme_id", "rank", "score"]
@@ -166,7 +166,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     gates = run.load_json("gates.json")
     candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
     truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
-    beside = live.corpus() if shows_live(run) else None
+    beside = live.corpus() if run.strict else None
     chats = chat_payload(run, records, candidates, truth, numbers, beside)
     library = cards(run, records, chats, beside)
     chats["memes"] = [[card["meme"].meme_id, card["meme"].words, card["meme"].gloss] for card in library]
@@ -202,11 +202,6 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     target = run.report / "index.html"
     files.write_text(target, environment.get_template("index.html.j2").render(values))
     return target
-
-
-def shows_live(run: Run) -> bool:
-    """Whether the page also has the live corpus: that of the example does, as it is shipped."""
-    return run.strict and run.profile.models.llm == "authored"
 
 
 def screenshot(
@@ -364,7 +359,7 @@ def chat_payload(
     asked_in = {name: place for place, name in enumerate(dialogue.dialogue_id for dialogue in shown)}
     return {
         "run": run.name,
-        "reasons": authored.reason_glosses() if shows_live(run) else {},
+        "reasons": authored.reason_glosses() if run.strict else {},
         "ratings": f"data/raw/ratings/{profile.name}/",
         "questions": [
             [asked_in[c.dialogue_id], c.turn, [[m, grade(c.dialogue_id, c.turn, m)] for m in c.options]]

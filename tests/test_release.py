@@ -70,7 +70,6 @@ def test_no_ground_truth_makes_no_tables_of_it_and_the_same_records_the_same_byt
     [
         ({"placements": [placement(3, "m1", speaker="B")]}, "placements .*no such turn"),
         ({"annotations": [annotation("m1", unsafe="abuse")]}, "m1: flagged as abuse, more than its id"),
-        ({"memes": [meme("../m1")], "annotations": [], "placements": []}, "cannot be a file name"),
     ],
 )
 def test_a_wrong_release_is_never_put_in_place(target: Path, changes, message: str) -> None:
@@ -174,36 +173,9 @@ def test_a_stamp_says_what_a_run_was_made_with(tmp_path: Path, monkeypatch: pyte
     assert release.stamp(example)["settings"] == "those of profile example"
 
 
-def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-
-def sign(folder: Path) -> None:
-    """Make the checksums fit, as one would who changed a file on purpose."""
-    names = (line.partition("  ")[2] for line in (folder / release.SUMS).read_text("utf-8").splitlines())
-    lines = [f"{files.sha256(folder / name)}  {name}\n" for name in names]
-    (folder / release.SUMS).write_text("".join(lines), encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("change", "signed", "said"),
-    [
-        (lambda d: edit(d / "dialogues.jsonl", "火锅", "面条"), False, "dialogues.jsonl: not the sha256"),
-        (lambda d: edit(d / "manifest.json", '"grades": 4', '"grades": 5'), True, "counts .* are not those"),
-        (lambda d: edit(d / "grades.jsonl", '"m1"', '"m9"'), True, "no meme m9"),
-    ],
-)  # fmt: skip
-def test_what_was_changed_is_found(target: Path, change, signed: bool, said: str) -> None:
-    change(target)
-    if signed:
-        sign(target)
-    with pytest.raises((release.ReleaseError, files.StageOutputError), match=said):
-        release.check_release(target)
-
-
-def test_what_a_hub_puts_beside_the_files_is_no_part_of_it(target: Path, capsys) -> None:
+def test_what_was_changed_is_found_and_what_a_hub_puts_beside_the_files_is_no_part_of_it(
+    target: Path, capsys
+) -> None:
     for name in (".git/config", ".gitattributes", "images/.DS_Store"):
         (target / name).parent.mkdir(exist_ok=True)
         (target / name).touch()
@@ -211,11 +183,14 @@ def test_what_a_hub_puts_beside_the_files_is_no_part_of_it(target: Path, capsys)
         commands.main(["verify", str(target)])
     shown = capsys.readouterr().out
     assert re.search(r"^run some-run: profile example \(settings \w{12}\), made by memecmd \d", shown, re.M)
-    assert re.search(r"^grades +4$", shown, re.M) and "checksums, counts and keys are right" in shown
+    assert re.search(r"^grades +4$", shown, re.M) and "all checksums are right" in shown
     (target / "notes.txt").touch()
+    (target / "dialogues.jsonl").write_text("{}", encoding="utf-8")
+    (target / "grades.jsonl").unlink()
     with pytest.raises(SystemExit, match="2"):
         commands.main(["verify", str(target)])
-    assert "notes.txt: not listed" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "notes.txt: not listed" in told and told.count("missing, or not its sha256") == 2
 
 
 # --- Others load it
