@@ -1,8 +1,17 @@
 """Memes for chats of one's own: the right ones stand at the right places, in the file and on the page; files
-that no insertion wrote are not overwritten; no answer of a model is paid for twice."""
+that no insertion wrote are not overwritten; no answer of a model is paid for twice. A chat goes on and memes
+come out: in Python and over HTTP, with a model and without."""
 
+import ast
+import asyncio
+import http.client
 import json
+import queue
 import re
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import made_chats
@@ -10,12 +19,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from fault_server import Answer, chat_reply
+from PIL import Image
 
-from memecmd_utils import chats, files, reranking, retrieval, schemas
+import memecmd_utils as memecmd
+from memecmd_utils import chats, files, library, reranking, retrieval, schemas
+from memecmd_utils.chats import ranking, search
 from memecmd_utils.chats.turns import ChatError
-from memecmd_utils.files import StageOutputError, read_jsonl
+from memecmd_utils.files import MemecmdError, read_jsonl, read_parquet
 from memecmd_utils.llm.types import EndpointError
-from memecmd_utils.runs import StageMissing
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
 SUMMARY = schemas.SummaryReply(**made_chats.summary(4))
@@ -52,6 +63,15 @@ def run(monkeypatch, tmp_path):
     return made_chats.finished_run(monkeypatch, tmp_path)
 
 
+@pytest.fixture
+def live(run, monkeypatch):
+    """An endpoint that sums up and chooses."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
+    with made_chats.agent().running() as server:
+        made_chats.live_profile(Path(search.paths.profiles).parent, server.url)
+        yield server
+
+
 # --- the library of a finished run
 
 
@@ -68,15 +88,6 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     new = retrieval.queries_of([SUMMARY], library.encode, centring, library.query_means)
     best = retrieval.top_k(library.index, new, run.profile.retrieval.weights, 1)
     assert library.index.meme_ids[best.memes[0, 0]] == "m04"
-
-
-def test_a_run_that_is_not_there_or_cannot_be_read(run) -> None:
-    with pytest.raises(StageMissing, match="no run 'made-"):
-        chats.library_run("", "made", "seed=99")
-    annotations = run.write("annotations.parquet")
-    pd.read_parquet(annotations).drop(columns="emotion").to_parquet(annotations)
-    with pytest.raises(StageOutputError, match=r"annotations.parquet: columns missing: \['emotion'\]"):
-        chats.open_library(run, run)
 
 
 # --- an insertion
@@ -147,10 +158,8 @@ def test_the_same_command_works_again_over_its_own_output(run, tmp_path, topic) 
 
 
 def test_without_a_model_learned_placement_reads_the_last_turns(monkeypatch, tmp_path) -> None:
-    """Nobody wrote a summary: topics are read from what was said. A model, where there is one, is asked."""
+    """Nobody wrote a summary: topics are read from what was said."""
     made_chats.finished_run(monkeypatch, tmp_path, wanted_rate=0.5)
-    made_chats.placement_file(tmp_path / "example" / "placement.json")
-    made_chats.example_corpus(tmp_path / "example")
     rows = [["甲", "说说 k3"], ["乙", "天气"], ["甲", "还有 k7"], ["乙", "嗯"], ["丙", "行"]]
     source = write_csv(tmp_path / "c.csv", rows, ["speaker", "text"])
     told = chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned")
@@ -161,21 +170,12 @@ def test_without_a_model_learned_placement_reads_the_last_turns(monkeypatch, tmp
     assert cells["meme_score"] == "" and float(cells["meme_gate_score"]) > float(cells["meme_threshold"])
     page = (tmp_path / "o.html").read_text(encoding="utf-8")
     assert "m03" in page and "T =" not in page and "Ψ " not in page
-    write_csv(source, rows[:1], ["speaker", "text"])
-    assert chats.insert_file(source, tmp_path / "o.csv", "made", strategy="learned").startswith("0 memes")
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
-    write_csv(source, rows, ["speaker", "text"])
-    with made_chats.agent().running() as server:
-        name = made_chats.live_profile(tmp_path, server.url)
-        told = chats.insert_file(source, tmp_path / "o.csv", name, run_name="made", strategy="learned")
-    assert "summaries: model m@" in told and len(server.bodies) == 4
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "learned"])
 def test_as_many_turns_of_a_file_get_a_meme_as_were_asked_for(monkeypatch, tmp_path, strategy) -> None:
     changes = {"wanted_rate": 0.3, "theta0": "auto", "score_scale": "standard", "threshold_penalty": 0.1}
     made_chats.finished_run(monkeypatch, tmp_path, **changes)
-    made_chats.placement_file(tmp_path / "example" / "placement.json")
     topics = [n % 12 if n % 10 < 4 else 20 + n % 15 for n in range(63)]  # of the later ones no meme is about
     rows = [row("甲乙"[n % 2], f"句{n}", topic, str(n // 21)) for n, topic in enumerate(topics)]
     chats.insert_file(write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv", "made", strategy=strategy)
@@ -184,13 +184,10 @@ def test_as_many_turns_of_a_file_get_a_meme_as_were_asked_for(monkeypatch, tmp_p
     assert {line["meme_strategy"] for line in read_csv(tmp_path / "o.csv")} == {"", strategy}
 
 
-def test_a_model_chooses_is_paid_once_and_counted_in_the_closing_line(run, tmp_path, monkeypatch) -> None:
+def test_a_model_chooses_is_paid_once_and_counted_in_the_closing_line(live, tmp_path, monkeypatch) -> None:
     """It stops at the third of four turns; later it gives nothing that can be used."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     rows = [row("甲", "说说 k3"), row("乙", "好", 3), row("甲", "还有 k6", 40), row("乙", "行", 6)]
     source, out = write_csv(tmp_path / "c.csv", rows), tmp_path / "o.csv"
-    with pytest.raises(ChatError, match=r"reranked asks a model.*RUN=made after `make local-llm`"):
-        chats.insert_file(source, out, "made", strategy="reranked")
     real, asked = reranking.choice_at, iter(range(9))
 
     async def stops(*where):
@@ -199,44 +196,38 @@ def test_a_model_chooses_is_paid_once_and_counted_in_the_closing_line(run, tmp_p
         return await real(*where)
 
     monkeypatch.setattr(reranking, "choice_at", stops)
-    with made_chats.agent().running() as server:
-        priced = {"base_url": server.url, "model": "m", "usd_per_million_in": 100, "usd_per_million_out": 100}
-        name = made_chats.live_profile(tmp_path, server.url, endpoints={"generator": priced})
-        with pytest.raises(EndpointError, match="no credit left"):
-            chats.insert_file(source, out, name, run_name="made", strategy="reranked")
-        told = chats.insert_file(source, out, name, run_name="made", strategy="reranked")
-        assert len(server.bodies) == 3
-        assert memes_in(out) == ["", "m03", "", "m06"] and "说到 k3" in out.with_suffix(".html").read_text(
-            "utf-8"
-        )
-        in_file = "4 turns of 1 chat; summaries: in the file; 3 choices: model m@"
-        assert told.startswith(f"2 memes (2 different) in {in_file}") and "usable" not in told
-        assert re.search(r"; \$0\.\d*[1-9]", told)
-        server.script = lambda body: Answer(chat_reply('{"reason": "好", "number": 99}'))
-        write_csv(source, ROWS)
-        told = chats.insert_file(source, out, name, run_name="made", strategy="reranked")
+    priced = {"base_url": live.url, "model": "m", "usd_per_million_in": 100, "usd_per_million_out": 100}
+    made_chats.live_profile(tmp_path, live.url, endpoints={"generator": priced})
+    reranked = partial(chats.insert_file, source, out, "live", run_name="made", strategy="reranked")
+    with pytest.raises(EndpointError, match="no credit left"):
+        reranked()
+    told = reranked()
+    assert len(live.bodies) == 3 and memes_in(out) == ["", "m03", "", "m06"]
+    assert "说到 k3" in out.with_suffix(".html").read_text("utf-8")
+    in_file = "4 turns of 1 chat; summaries: in the file; 3 choices: model m@"
+    assert told.startswith(f"2 memes (2 different) in {in_file}") and "usable" not in told
+    assert re.search(r"; \$0\.\d*[1-9]", told)
+    live.script = lambda body: Answer(chat_reply('{"reason": "好", "number": 99}'))
+    write_csv(source, ROWS)
+    told = reranked()
     assert f"0 memes (0 different) in {in_file}" in told
     assert "3 of 3 choices without a usable answer (unusable: " in told
-    spent = [json.loads(line)["usd"] for line in next(tmp_path.rglob("spent.jsonl")).open()]
-    assert len(spent) > 5 and min(spent) > 0
 
 
 # --- the summary agent
 
 
-def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, monkeypatch) -> None:
+def test_missing_summaries_are_asked_for_recorded_and_replayed(run, live, tmp_path) -> None:
     """Without a model only turns with a summary get a meme."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     rows = [["甲", "说说 k3"], ["乙", "好 k40"], ["丙", "还有 k6"], ["甲", "行"]]
     source, out = write_csv(tmp_path / "c.csv", rows, ["speaker", "text"]), tmp_path / "o.csv"
-    with pytest.raises(ChatError, match=r"S, E, Psi.*RUN=made after `make local-llm`"):
-        chats.insert_file(source, out, "made")
+    for strategy, words in (("greedy", "S, E, Psi"), ("reranked", "reranked asks a model")):
+        with pytest.raises(ChatError, match=rf"{words}.*RUN=made after `make local-llm`"):
+            chats.insert_file(source, out, "made", strategy=strategy)
     assert not out.exists()
-    with made_chats.agent().running() as server:
-        name = made_chats.live_profile(tmp_path, server.url)
-        for _ in range(2):
-            chats.insert_file(source, out, name, run_name="made")
-        asked = [body["messages"][-1]["content"] for body in server.bodies]
+    for _ in range(2):
+        chats.insert_file(source, out, "live", run_name="made")
+    asked = [body["messages"][-1]["content"] for body in live.bodies]
     assert memes_in(out) == ["", "m03", "", "m06"] and len(asked) == 3
     before = "甲：说说 k3\n乙：好 k40\n丙：还有 k6"
     assert any(before in text and "接下来发消息的人：\n<<<\n甲" in text for text in asked)
@@ -245,3 +236,167 @@ def test_missing_summaries_are_asked_for_recorded_and_replayed(run, tmp_path, mo
     write_csv(source, [row("甲", "在吗"), row("乙", "在"), row("甲", "好", 4)])
     told = chats.insert_file(source, out, "made")
     assert memes_in(out) == ["", "", "m04"] and "1 turn without a summary" in told
+
+
+# --- a chat that goes on, in Python
+
+TURNS = [("小雨", "说说 k3"), ("阿杰", "还有 k7")]
+
+
+def ids(memes) -> list[str]:
+    return [meme.id for meme in memes]
+
+
+def test_five_lines_rank_memes_by_what_was_said_last(run, tmp_path) -> None:
+    opened = memecmd.open("made")
+    there = {*tmp_path.rglob("*")}
+    best = opened.rank(TURNS, k=3)
+    assert best[0].id == "m07" and len(best) == 3
+    assert best[0].score > best[1].score and best[0].text == "字幕 k0" and best[0].picture.is_file()
+    assert ids(opened.rank(["在吗", "说说 k3"], k=1)) == ["m03"], "plain texts are two people in turn"
+    assert len(opened.rank(TURNS, k=99)) == made_chats.N_MEMES
+    assert {*tmp_path.rglob("*")} == there, "nothing is kept"
+    assert memecmd.open("made", settings="llm=openai max_calls=3").asking.profile.models.max_calls == 3
+    with pytest.raises(MemecmdError, match="there is no run 'nowhere'"):
+        memecmd.open("nowhere")
+
+
+def test_a_meme_that_was_sent_in_the_chat_does_not_come_again(run) -> None:
+    sent = [*TURNS, ("小雨", "", "m07"), ("阿杰", "还有 k7")]
+    assert "m07" not in ids(memecmd.open("made").rank(sent, k=99))
+    context, memes = ranking.read_turns([*sent, ("小雨", "好", "m01")], {"m01", "m07"})
+    assert memes == {2: "m07", 4: "m01"} and context.next_speaker == "阿杰"
+    assert ranking.read_turns([("小雨", "在"), ("小雨", "吗")], ())[0].next_speaker == "对方"
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ("在吗", "turn 1 cannot be read: turns are texts or"),
+        ([("甲", "在"), 3], "turn 2 cannot be read"),
+        ([("", "在")], "turn 1 cannot"),
+        ([("甲", "在", "m99")], "turn 1 names a meme that the library does not have: 'm99'"),
+        (["  "], "no turn has words"),
+    ],
+)
+def test_what_is_no_chat_is_refused_in_a_sentence(turns, message) -> None:
+    with pytest.raises(ChatError, match=message):
+        ranking.read_turns(turns, {"m01"})
+
+
+def test_a_model_sums_up_the_chat_and_chooses_one_meme_or_none(run, live, tmp_path) -> None:
+    opened = memecmd.open("made", profile="live")
+    with ThreadPoolExecutor(8) as threads:
+        best = list(threads.map(lambda n: opened.rank([("小雨", f"说说 k{n}")], k=1)[0].id, range(8)))
+    assert best == [made_chats.meme_id(n) for n in range(8)]
+    (chosen,) = opened.rank(TURNS, choose=True)
+    assert (chosen.id, chosen.reason) == ("m07", "说到 k7")
+    assert opened.rank([*TURNS, ("小雨", "嗯 k40")], choose=True) == [], "no meme is about it"
+    opened.rank([*TURNS, ("小雨", "还有 k7", "m07")], choose=True)
+    assert "小雨：［表情包：字幕 k0］还有 k7" in live.bodies[-1]["messages"][-1]["content"]
+    assert not list((tmp_path / "raw").rglob("*live*/*")), "no answer is kept"
+    live.script = lambda body: Answer(chat_reply("不知道"))
+    with pytest.raises(EndpointError, match="the model gave no usable summary"):
+        opened.rank(TURNS)
+
+
+# --- a folder of pictures, without any model
+
+
+@pytest.fixture
+def stickers(run, tmp_path, monkeypatch):
+    """Three pictures whose names say something and one whose name and picture say nothing; no text on any."""
+    shutil.copy(tmp_path / "profiles" / "made.yaml", tmp_path / "profiles" / "example.yaml")
+    monkeypatch.setattr(library.RapidOcr, "read_text", lambda *_: "")
+    folder = tmp_path / "my stickers"
+    folder.mkdir()
+    for number, name in enumerate(("哭了 k3", "笑死 k4", "IMG_20240101")):
+        picture = Image.effect_mandelbrot((64, 48), (-2 + number / 4, -1, 1, 1 - number / 4), 60)
+        picture.convert("RGB").save(folder / f"{name}.png")
+    return folder
+
+
+def test_a_folder_of_pictures_is_a_library_without_a_model(stickers) -> None:
+    opened = memecmd.open(str(stickers))
+    assert [meme.text for meme in opened.rank(["说说 k4"])] == ["文件名：笑死 k4", "文件名：哭了 k3"]
+    assert opened.rank(["说说 k4"])[0].picture == stickers / "笑死 k4.png" and not opened.has_model
+    Image.effect_mandelbrot((64, 48), (-1, -1, 1, 0), 60).convert("RGB").save(stickers / "困 k9.png")
+    again = memecmd.open(str(stickers))
+    assert again.rank(["说说 k9"])[0].text == "文件名：困 k9", "a new picture is read"
+    made = read_parquet(again.run.read("annotations.parquet"), schemas.Annotation)
+    assert {(a.source, a.s_minus) for a in made} == {("computed", "")}
+    for path in stickers.glob("*k*"):
+        path.unlink()
+    with pytest.raises(MemecmdError, match="has words on it, or in its name"):
+        memecmd.open(str(stickers))
+
+
+# --- over HTTP
+
+
+@pytest.fixture
+def served(run):
+    loop, address = asyncio.new_event_loop(), queue.SimpleQueue()
+    serving = loop.create_task(ranking.serve(memecmd.open("made"), "127.0.0.1", 0, address.put))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield int(address.get(timeout=30).split(":")[2].split("/")[0])
+    loop.call_soon_threadsafe(serving.cancel)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+def answered(port: int, body="", method="POST", path="/rank", **headers) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    body = body if isinstance(body, str | bytes) else json.dumps(body)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_requests_side_by_side_are_all_answered(served) -> None:
+    with ThreadPoolExecutor(100) as threads:
+        bodies = [{"turns": [["甲", f"说说 k{n % 12}"]], "k": 1} for n in range(200)]
+        answers = list(threads.map(lambda body: answered(served, body), bodies))
+    assert {status for status, _ in answers} == {200}
+    best = [said["memes"][0] for _, said in answers]
+    assert [meme["id"] for meme in best] == [made_chats.meme_id(n % 12) for n in range(200)]
+    assert best[0].keys() == {"id", "score", "text", "picture", "reason"}
+    assert Path(best[0]["picture"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        ({"body": "{"}, 400, 'send {"turns"'),
+        ({"body": "[" * 90_000}, 400, 'send {"turns"'),
+        ({"body": {"turns": "在吗"}}, 400, 'send {"turns"'),
+        ({"body": {"turns": ["在吗"], "k": 0}}, 400, 'send {"turns"'),
+        ({"body": {"turns": ["在吗"], "key": 1}}, 400, 'send {"turns"'),
+        ({"body": {"turns": ["在吗"], "choose": True}}, 400, "choose asks a model"),
+        ({"body": "{}", "path": "/"}, 404, "nothing but POST /rank"),
+        ({"body": "{}", "Origin": "http://elsewhere"}, 403, "in a browser"),
+        ({"method": "GET"}, 404, "nothing but POST /rank"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_told_why(served, request_, status, words) -> None:
+    got, said = answered(served, **request_)
+    assert got == status and said.keys() == {"error"} and words in said["error"] and "\n" not in said["error"]
+    assert answered(served, {"turns": ["说说 k3", "\ud800 k4"], "k": 1})[1]["memes"][0]["id"] == "m04"
+
+
+def test_a_model_that_fails_is_no_fault_of_the_request(served, monkeypatch) -> None:
+    def fails(*_, **__):
+        raise EndpointError("no credit left")
+
+    monkeypatch.setattr(ranking.LiveLibrary, "rank", fails)
+    assert answered(served, {"turns": ["在吗"]}) == (503, {"error": "no credit left"})
+    with pytest.raises(MemecmdError, match=r"127.0.0.1:\d+ cannot be served"):
+        asyncio.run(ranking.serve(None, "127.0.0.1", served, print))
+
+
+def test_the_plug_in_of_the_readme_is_python_that_asks_the_route() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    for block in (b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "/rank" in b):
+        assert ast.parse(block) and len(block.splitlines()) <= 20
+        assert {"turns", "memes", "picture"} <= {*re.findall(r'"(\w+)"', block)}

@@ -122,8 +122,7 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
         tool, messages = _messages(content, suffix, given)
         notes = _shared_names(messages) + _check(messages, content, bool(given), tool == RELEASE)
     except ChatError as error:
-        advice = "" if given else f"; {NAMED}"
-        advice = "" if content is None or suffix == ".txt" else _seen(content) + advice
+        advice = "" if content is None or suffix == ".txt" else f"{_seen(content)}; {NAMED}"
         raise ChatError(f"{path.name}: {error}{advice}") from error
     messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
     spoken = [message for message in messages if message.speaker and message.text.strip()]
@@ -143,10 +142,9 @@ def _content(text: str, suffix: str, given: Mapping[str, str]) -> Content:
     formats.check_no_memes(text)
     if suffix in (".json", ".jsonl", ".ndjson"):
         return formats.read_json(text, suffix != ".json")
-    separator = re.match(r"sep=(.)\s*\n", text)
-    for delimiter in separator[1] if separator else DELIMITERS:
+    for delimiter in DELIMITERS:
         begin = islice(formats.records_in(text, delimiter, strict=False), 12)
-        for number, row in enumerate(begin):  # titles may stand above the header
+        for number, row in enumerate(begin):  # titles, or `sep=;`, may stand above the header
             names = [name.strip() for name in row]
             is_header = layouts.layout_for(names, given, [dict.fromkeys(names, "")]) is not None
             if len(names) > 1 and is_header and set(given.values()) <= set(names):

@@ -81,6 +81,8 @@ def finished_run(monkeypatch, tmp_path: Path, origins=None, **changes) -> runs.R
     run.save([], schemas.Choice)
     gate = {"theta0": 0.6, "penalty": 0.1, "decay": 1.0, "score_mean": 0.0, "score_std": 1.0}
     files.write_json(run.write("gates.json"), {"a": gate, "b": gate})
+    placement_file(tmp_path / "example" / "placement.json")
+    example_corpus(tmp_path / "example")
     return run
 
 
