@@ -26,7 +26,6 @@ PRECISION = "float32"
 """Also on a GPU: half precision moves a score by as much as strategies differ."""
 COUNTED = frozenset({".json", ".txt", ".model", ".py", ".safetensors", ".bin", ".pt", ".onnx"})
 """Endings of the files that make a model's folder what it is."""
-WHOLE_UP_TO, SAMPLES, SAMPLE = 16 << 20, 64, 1 << 16  # bytes: larger files count by size and samples
 
 
 class ModelMissing(MemecmdError, RuntimeError):
@@ -68,8 +67,22 @@ class ModelReference:
         """12 hex digits of the commit or of the folder's files; empty where only the hub knows."""
         return folder_digest(self.folder) if self.folder else (self.commit() or "")[:DIGITS]
 
-    def name(self, load: Callable[[], object]) -> str:
-        """Name of the weights that are here; where only the hub knows, `load` brings them."""
+    def name(self, load: Callable[[], object] | None) -> str:
+        """Name of the one encoder of this model with recorded vectors, else of the weights that are here.
+
+        Where only the hub knows these, `load` brings them; None: nothing may be loaded.
+        """
+        labels = dict.fromkeys([self.label, Path(self.label).name])  # a folder may be elsewhere by now
+        begins = [f"{self._prefix}{label}@{self.revision()}" for label in labels]
+        names = [name for begin in begins for name in recorded_names(self._read_dirs, begin)]
+        if len(names) != 1 and load is None:
+            raise ModelMissing(
+                f"no vectors of {self.label} are recorded, or of several versions: SET='mode=auto' computes "
+                "them, and NAME@COMMIT says which"
+            )
+        return names[0] if len(names) == 1 else self._loaded(load)
+
+    def _loaded(self, load: Callable[[], object]) -> str:
         if not (revision := self.revision()):
             load()
             if not (revision := self.revision()):
@@ -78,24 +91,12 @@ class ModelReference:
 
     def check(self, recorded: str, load: Callable[[], object]) -> None:
         """Raise `ModelMissing` where other weights are here than those whose vectors are recorded."""
-        loaded = self.name(load)
+        loaded = self._loaded(load)
         if recorded.rpartition("/")[2] != loaded.rpartition("/")[2]:
             raise ModelMissing(
                 f"vectors of {recorded} are recorded, but {loaded} is what loads now: give the old one (as "
                 "NAME@COMMIT, or its folder), or move its vectors away for a fresh start"
             )
-
-    def recorded_name(self) -> str | None:
-        """The one encoder of this model with recorded vectors; `ModelMissing` where there are several."""
-        labels = dict.fromkeys([self.label, Path(self.label).name])  # a folder may be elsewhere by now
-        begins = [f"{self._prefix}{label}@{self.revision()}" for label in labels]
-        names = [name for begin in begins for name in recorded_names(self._read_dirs, begin)]
-        if len(names) > 1:
-            raise ModelMissing(
-                f"vectors of several versions of {self.label} are recorded ({', '.join(names)}): say which "
-                "as NAME@COMMIT, or move the others away"
-            )
-        return names[0] if names else None
 
 
 def folder_of(model: str | Path) -> Path | None:
@@ -115,22 +116,16 @@ def hub_commit(model: str) -> str | None:
 
 
 def folder_digest(folder: Path) -> str:
-    """12 hex digits of a model folder's weights, settings and code; hidden files and texts for readers not.
-
-    Files over 16 MB count by their size and 64 samples of 64 KB, so that gigabytes take a moment only.
-    """
+    """12 hex digits of a model folder's weights, settings and code; hidden files and texts for readers not."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda p: p.relative_to(folder).as_posix()):
         inside = path.relative_to(folder)
         if path.suffix not in COUNTED or any(p.startswith(".") for p in inside.parts) or not path.is_file():
             continue
-        size = path.stat().st_size
-        digest.update(f"{inside.as_posix()}\0{size}\0".encode())
-        samples, length = (1, size) if size <= WHOLE_UP_TO else (SAMPLES, SAMPLE)
-        with path.open("rb") as handle:
-            for sample in range(samples):
-                handle.seek(sample * (size - length) // max(1, samples - 1))
-                digest.update(handle.read(length))
+        digest.update(f"{inside.as_posix()}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while part := file.read(1 << 24):
+                digest.update(part)
     return digest.hexdigest()[:DIGITS]
 
 
@@ -202,7 +197,7 @@ class SentenceTransformerEmbedder:
     @cached_property
     def name(self) -> str:
         """Model, revision and precision: from recorded vectors, else from files, else by loading it."""
-        return self._reference.recorded_name() or self._reference.name(lambda: self._model)
+        return self._reference.name(lambda: self._model)
 
     @cached_property
     def _model(self) -> Any:
@@ -325,12 +320,7 @@ class DualEncoder:
 
     @cached_property
     def _recorded(self) -> RecordedVectors:
-        name = self._reference.recorded_name()
-        if name is None and not self._compute:
-            raise ModelMissing(
-                f"no vectors of {self._reference.label} are recorded; SET='mode=auto' computes them"
-            )
-        name = name or self._reference.name(lambda: self._model)
+        name = self._reference.name((lambda: self._model) if self._compute else None)
         return RecordedVectors(name, self._read_dirs, self._write_dir, self._compute)
 
     def encode_images(self, files: Sequence[Path]) -> np.ndarray:

@@ -106,7 +106,7 @@ def test_an_endpoint_gives_rows_in_order_as_many_at_once_as_is_said_and_stops_at
 # --- which weights a name stands for -----------------------------------------------------------------------
 
 
-def test_a_folder_counts_by_what_makes_its_vectors(tmp_path: Path, monkeypatch) -> None:
+def test_a_folder_counts_by_what_makes_its_vectors(tmp_path: Path) -> None:
     def digest(weights: bytes, other: str = "README.md") -> str:
         (tmp_path / "model.safetensors").write_bytes(weights)
         (tmp_path / other).write_bytes(b"1")
@@ -114,10 +114,6 @@ def test_a_folder_counts_by_what_makes_its_vectors(tmp_path: Path, monkeypatch) 
 
     assert digest(b"weights") == digest(b"weights", ".x.json"), "neither makes a vector"
     assert len({digest(b"weights"), digest(b"others"), digest(b"others", "x.json")}) == 3
-    for name, value in (("WHOLE_UP_TO", 1000), ("SAMPLE", 10), ("SAMPLES", 5)):
-        monkeypatch.setattr(embedders, name, value)
-    large = [bytes(5000), *(bytes(n) + b"1" + bytes(4999 - n) for n in (0, 2495, 4999))]
-    assert len(set(map(digest, large))) == 4, "large files count by samples from end to end"
 
 
 class MadeUp:
@@ -172,7 +168,7 @@ def test_a_name_stands_for_one_version_and_a_prompt_for_queries(monkeypatch, tmp
         embedder.encode(["一"], "query")
     downloaded[0] = None
     record("org/name@another-float32")
-    with pytest.raises(ModelMissing, match=r"several versions of org/name .*NAME@COMMIT"):
+    with pytest.raises(ModelMissing, match="name it as NAME@COMMIT"):
         _ = named().name
 
 
@@ -235,7 +231,7 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
 
 
 def test_a_clip_that_cannot_be_had_says_so(torch, tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="no vectors of org/clip are recorded; SET='mode=auto'"):
+    with pytest.raises(ModelMissing, match="no vectors of org/clip are recorded, .* SET='mode=auto'"):
         _ = DualEncoder("org/clip", compute=False).name
     with pytest.raises(ModelMissing, match="org/clip cannot be loaded"):
         _ = DualEncoder("org/clip", download=False).name
