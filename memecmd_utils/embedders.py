@@ -116,7 +116,7 @@ def hub_commit(model: str) -> str | None:
 
 
 def folder_digest(folder: Path) -> str:
-    """12 hex digits of a model folder's weights, settings and code; hidden files and texts for readers not."""
+    """12 hex digits of a model folder's weights, settings and code; not of hidden files and READMEs."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*"), key=lambda p: p.relative_to(folder).as_posix()):
         inside = path.relative_to(folder)

@@ -197,15 +197,12 @@ async def _ask_centred(shown: Sequence[Excerpt], judge: Judge, dialogues: Sequen
         for place in sorted(memes)
         if place[0] == of_half
     ]
-    model = judge.chat.backend.model.name
-    at_home = await ask_yes_no(pairs, judge.chat, f"{model}: placed memes")
-    asked = [(context, memes[place]) for context, place in held_out]
+    asked = [*pairs, *((context, memes[place]) for context, place in held_out)]
+    answers = await ask_yes_no(asked, judge.chat, f"{judge.chat.backend.model.name}: memes")
     elsewhere = defaultdict(list)
-    for (_, place), p in zip(
-        held_out, await ask_yes_no(asked, judge.chat, f"{model}: elsewhere"), strict=True
-    ):
-        elsewhere[place].append(p)
-    return [_centred(p, elsewhere[place]) for p, place in zip(at_home, places, strict=True)]
+    for (_, place), answer in zip(held_out, answers[len(pairs) :], strict=True):
+        elsewhere[place].append(answer)
+    return [_centred(answer, elsewhere[place]) for answer, place in zip(answers, places, strict=False)]
 
 
 def _centred(p: Scores | str, elsewhere: Sequence[Scores | str]) -> Answer:

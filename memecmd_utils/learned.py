@@ -91,10 +91,6 @@ class PlacementModel:
             return np.ones(len(inputs))
         return 1 / (1 + np.exp(-(inputs @ self.gate[:-1] + self.gate[-1])))
 
-    def expected_grade(self, best_scores: np.ndarray) -> np.ndarray:
-        """The mean grade (0-2) to expect of memes with these best scores of their turns."""
-        return np.interp(best_scores, *self.grade_curve)
-
     def as_json(self, embedders: Sequence[str]) -> dict[str, Any]:
         """The model as it stands in `placement.json`: weights by the names of their texts."""
         tables = [
@@ -172,7 +168,8 @@ class LearnedPlacement:
             vectors = [of_turns[rows[here]] for of_turns, _ in turns.turn_vectors]
             out.scores[here] = model.score(vectors, turns.meme_vectors, turns.meme_ids)
             out.wanted[here] = model.wanted(turns.gate_inputs(rows[here]))
-            out.promise[here] = out.wanted[here] * model.expected_grade(out.scores[here].max(axis=1))
+            expected = np.interp(out.scores[here].max(axis=1), *model.grade_curve)
+            out.promise[here] = out.wanted[here] * expected
         return out
 
     def rank(self, turns: Turns) -> list[ScoredDialogue]:

@@ -163,7 +163,6 @@ TABS = (retrieval.RERANKED, "greedy")
 
 def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `write_numbers`."""
-    gates = run.load_json("gates.json")
     candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
     truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
     beside = live.corpus() if run.strict else None
@@ -178,7 +177,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "profile": run.profile,
         "numbers": numbers,
         "placed": placed_at(numbers),
-        "closed_gate": retrieval.closed_gate(run.profile, records["placements"], gates),
+        "closed_gate": retrieval.closed_gate(run.profile, records["placements"]),
         "people": run.load_json("human_ratings.json")["verdict"],
         "scorer": consistency[0].scorer if consistency else "none",
         "unannotated": sum(bool(annotation.unscored) for annotation in records["annotations"]),

@@ -269,21 +269,6 @@ def score_dialogues(
     A turn without a usable summary gets zero queries and scores of -inf: the gate never opens there, but the
     turn still counts. Raises `StageOutputError` where no turn has one, or all have the same.
     """
-    queries, out, start = encode_queries(dialogues, encode, profile, means), [], 0
-    if index.propose is not None:
-        drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
-        index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
-    ranked = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k)
-    for dialogue in dialogues:
-        part = slice(start, start := start + len(dialogue.summaries))
-        out.append(ScoredDialogue(dialogue, queries[part], Ranking(*(rows[part] for rows in ranked))))
-    return out
-
-
-def encode_queries(
-    dialogues: Sequence[Dialogue], encode: Encode, profile: Profile, means: Means = OWN_MEANS
-) -> np.ndarray:
-    """The queries [turns, 3, dim] of all turns 2..T; zeros where a turn has no usable summary."""
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     usable = np.array([not summary.unscored for summary in summaries], dtype=bool)
     if not usable.any():
@@ -294,7 +279,14 @@ def encode_queries(
         raise StageOutputError("the summaries of all turns are equal, which needs centring=none")
     queries = np.zeros((len(summaries), *rows.shape[1:]), dtype=rows.dtype)
     queries[usable] = rows
-    return queries
+    if index.propose is not None:
+        drawn = statistics.rng(profile.seed, "turns that the search is tuned on").permutation(len(queries))
+        index = tuned(index, queries[drawn[:64]], profile.retrieval.weights)
+    ranked, start, out = top_k(index, queries, profile.retrieval.weights, profile.retrieval.top_k), 0, []
+    for dialogue in dialogues:
+        part = slice(start, start := start + len(dialogue.summaries))
+        out.append(ScoredDialogue(dialogue, queries[part], Ranking(*(rows[part] for rows in ranked))))
+    return out
 
 
 def queries_of(
@@ -573,21 +565,13 @@ def place(
     return out
 
 
-def closed_gate(
-    profile: Profile, placements: Sequence[Placement], gates: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """That no strategy which asks the gate sends a meme in a run, in a sentence; empty where one does.
-
-    `gates` are those of `gates.json`.
-    """
+def closed_gate(profile: Profile, placements: Sequence[Placement]) -> str:
+    """That no strategy which asks the gate sends a meme in a run, in a sentence; empty where one does."""
     gated = set(profile.retrieval.strategies) & {"greedy", "sampling", "random_same_turns"}
-    if not gated or not gates or any(placed.strategy in gated for placed in placements):
+    if not gated or any(placed.strategy in gated for placed in placements):
         return ""
-    theta0 = min(gate["theta0"] for gate in gates.values())
-    return (
-        f"The gate never opens, so {', '.join(sorted(gated))} send nothing at theta0 = {theta0:.2f}; "
-        "theta0=auto fits it to `wanted_rate`"
-    )
+    names = ", ".join(sorted(gated))
+    return f"The gate never opens, so {names} send nothing; theta0=auto fits it to `wanted_rate`"
 
 
 # --- A library too large for memory: FAISS proposes candidates, rows on disk rank them

@@ -77,8 +77,6 @@ def test_each_kind_of_text_is_centred_by_its_own_mean_and_an_empty_one_says_noth
 def test_promise_is_the_chance_that_one_is_wanted_times_the_grade_to_expect() -> None:
     gate = np.array([0.0, 2.0, np.log(3)])  # P = 1 / (1 + e^-ln 3) = 3/4 where the input is 0
     model = PlacementModel(np.zeros((1, 6, 6)), gate, np.array([[0.0, 1.0], [1.0, 1.5]]), {})
-    assert model.wanted(np.zeros((1, 2))) == pytest.approx([0.75])
-    assert model.expected_grade(np.array([-1.0, 0.5, 9.0])).tolist() == [1.0, 1.25, 1.5]
     chat = SimpleNamespace(
         keys=[("a chat", 2)], clusters=["a chat"], meme_ids=["m"], meme_vectors=[np.zeros((1, 6, 2))],
         turn_vectors=[(np.zeros((1, 6, 2)), None)], gate_inputs=lambda rows: np.zeros((1, 2)),

@@ -1,10 +1,23 @@
 """Notebook 04 in JupyterLab in a headless Chromium: a moved slider changes the chat."""
 
-import lab_server
-from stage_run import project
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-NOTEBOOK = "04_retrieval.ipynb"
+from stage_run import environment, project
+
 WAIT_S = 120
+SETTINGS = {
+    # Cells outside the window would not be drawn at all.
+    "notebook-extension/tracker": '{"windowingMode": "none"}',
+    "apputils-extension/notification": '{"fetchNews": "false"}',
+}
 READY = """
   const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
   return context?.session?.kernel?.status === 'idle' && !!document.querySelector('.jp-Notebook .jp-Cell');"""
@@ -16,58 +29,80 @@ HANDLE = """
   return rows.find(row => label(row).startsWith(arguments[0])).querySelector('.noUi-handle');"""
 
 
-def wait(driver, condition, what: str):
-    from selenium.webdriver.support.ui import WebDriverWait
+@contextlib.contextmanager
+def lab(root: Path, folder: Path) -> Iterator[str]:
+    """JupyterLab on the loopback address whose kernels take `root` for the project; the address of lesson 04.
 
-    return WebDriverWait(driver, WAIT_S, poll_frequency=0.2).until(condition, message=what)
-
-
-def run_all(driver, address: str) -> None:
-    """Open the notebook, run all of its cells, and wait for the panel."""
-    driver.get(address)
-    # Asked to run before there is a kernel, JupyterLab opens a dialog over everything.
-    wait(driver, lambda d: d.execute_script(READY), "the notebook and its kernel")
-    driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    wait(driver, lambda d: d.find_elements("css selector", f"{PANEL} .mc-turn"), "the panel")
-
-
-def chat(driver) -> str:
-    """The chat's markup; read in one go, for it may be redrawn at any moment."""
-    return driver.execute_script(f"return document.querySelector('{PANEL} .mc-page')?.innerHTML ?? ''")
-
-
-def memes(driver) -> int:
-    return chat(driver).count("data-meme=")
-
-
-def handle(driver, label: str):
-    """The handle of the slider whose label begins with `label`."""
-    return driver.execute_script(HANDLE, label)
+    `folder` is its home: settings, logs and sockets lie there.
+    """
+    for name, text in SETTINGS.items():
+        target = folder / ".jupyter/lab/user-settings/@jupyterlab" / f"{name}.jupyterlab-settings"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    runtime, log = folder / "runtime", folder / "jupyterlab.log"
+    home = {"HOME": str(folder), "JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_PREFER_ENV_PATH": "1"}
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1",
+        "--port=0", "--expose-app-in-browser", f"--notebook-dir={root / 'notebooks'}",
+    ]  # fmt: skip
+    start = {"env": environment(root, **home), "cwd": folder, "start_new_session": True}
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **start) as process,
+    ):
+        try:
+            until = time.monotonic() + WAIT_S
+            while not (told := list(runtime.glob("jpserver-*.json"))):  # written once it listens
+                started = process.poll() is None and time.monotonic() < until
+                assert started, f"JupyterLab did not start:\n{log.read_text(encoding='utf-8')[-2000:]}"
+                time.sleep(0.2)
+            server = json.loads(told[0].read_text(encoding="utf-8"))
+            yield f"{server['url']}lab/tree/04_retrieval.ipynb?token={server['token']}"
+        finally:
+            process.send_signal(signal.SIGTERM)  # the server ends its kernels on this one
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # its own group: the server and its kernels
 
 
 def test_a_moved_slider_changes_the_chat(tmp_path, finished, open_browser) -> None:
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
 
     root = project(tmp_path / "checkout")
     (root / "data" / "processed").mkdir()
     (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
-    lab = lab_server.running(root / "notebooks", root, tmp_path)
-    with open_browser(1500, 1000, silent=False) as driver, lab as address:
-        run_all(driver, address.format(NOTEBOOK))
-        before, at_first = chat(driver), memes(driver)
-        knob = handle(driver, "θ")
+    with open_browser(1500, 1000, silent=False) as driver, lab(root, tmp_path) as address:
+
+        def wait(condition, what: str):
+            return WebDriverWait(driver, WAIT_S, poll_frequency=0.2).until(
+                lambda _: condition(), message=what
+            )
+
+        def chat() -> str:  # read in one go, for it may be redrawn at any moment
+            script = f"return document.querySelector('{PANEL} .mc-page')?.innerHTML ?? ''"
+            return driver.execute_script(script)
+
+        def memes() -> int:
+            return chat().count("data-meme=")
+
+        driver.get(address)
+        # Asked to run before there is a kernel, JupyterLab opens a dialog over everything.
+        wait(lambda: driver.execute_script(READY), "the notebook and its kernel")
+        driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        wait(lambda: driver.find_elements("css selector", f"{PANEL} .mc-turn"), "the panel")
+        before, at_first = chat(), memes()
+        knob = driver.execute_script(HANDLE, "θ")
         driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", knob)
         knob.send_keys(Keys.HOME)  # the lowest threshold: a meme at every turn
-        wait(driver, lambda d: memes(d) == 17 > at_first, "a meme at every turn")
-        full = chat(driver)
+        wait(lambda: memes() == 17 > at_first, "a meme at every turn")
         knob.send_keys(Keys.END)
-        wait(driver, lambda d: chat(d) and memes(d) < at_first, "fewer memes")
-        knob.send_keys(Keys.HOME)
-        wait(driver, lambda d: chat(d) == full != before, "the same setting, the same chat")
-        handle(driver, "w₁").send_keys(Keys.HOME)
-        wait(driver, lambda d: chat(d) not in (full, ""), "other memes under another weight")
-        assert driver.find_elements("css selector", f"{PANEL} .mc-page img[src^='data:image/jpeg;base64,']")
+        wait(lambda: chat() and memes() < at_first, "fewer memes")
         assert driver.find_elements("css selector", "svg.mc-chart circle")
         button = driver.find_element("xpath", "//button[contains(., 'Back to the profile')]")
         driver.execute_script("arguments[0].click()", button)
-        wait(driver, lambda d: chat(d) == before, "the profile's own chat")
+        wait(lambda: chat() == before, "the profile's own chat")
+        driver.execute_script(HANDLE, "w₁").send_keys(Keys.HOME)
+        wait(lambda: chat() not in (before, ""), "other memes under another weight")
+        assert driver.find_elements("css selector", f"{PANEL} .mc-page img[src^='data:image/jpeg;base64,']")
