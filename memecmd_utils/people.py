@@ -5,7 +5,7 @@ strategy or a score: items are chosen by seed, and the key that says what stands
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -65,11 +65,11 @@ class Vote(BaseModel, extra="forbid"):
 
 
 class Item(NamedTuple):
-    """A meme in its chat. `lines` are bubbles (side, name, text); the meme stands where the text is empty."""
+    """A meme in its chat. `lines` are bubbles (side, sign, text); the meme stands where the text is empty."""
 
     item: str
     meme_id: str
-    lines: tuple[tuple[str, str, str], ...]
+    lines: tuple[dict[str, str], ...]
 
 
 class Form(NamedTuple):
@@ -113,19 +113,20 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(files.dumps(parts).encode()).hexdigest()[:10]
 
 
-def _lines(dialogue: Dialogue, turn: int) -> tuple[tuple[str, str, str], ...]:
+def _lines(dialogue: Dialogue, turn: int) -> tuple[dict[str, str], ...]:
     """The last turns up to u_t with the meme's place before u_t; A owns the phone and stands right."""
-    sides = {"A": ("right", dialogue.name_a or "A"), "B": ("left", dialogue.name_b or "B")}
-    seen = [t for t in dialogue.turns if turn - WINDOW < t.turn <= turn]
-    lines = [(*sides[t.speaker], t.text) for t in seen]
-    lines.insert(len(lines) - 1, (*sides[seen[-1].speaker], ""))
-    return tuple(lines)
+    names = {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"}
+    said = [(names[t.speaker], t.text) for t in dialogue.turns if turn - WINDOW < t.turn <= turn]
+    said.insert(-1, (said[-1][0], ""))
+    return _bubbles(said, names["A"])
 
 
-def _bubbles(lines: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """Lines of an `Item` as the pages draw them; a sign tells the names apart."""
-    signs = drawing.initials(name for _, name, _ in lines)
-    return [{"side": side, "sign": signs[name], "text": text} for side, name, text in lines]
+def _bubbles(lines: Sequence[tuple[str, str]], me: str) -> tuple[dict[str, str], ...]:
+    """Names and texts as the pages draw them; a sign tells the names apart."""
+    signs = drawing.initials(name for name, _ in lines)
+    return tuple(
+        {"side": "right" if name == me else "left", "sign": signs[name], "text": text} for name, text in lines
+    )
 
 
 def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path, by_models: bool) -> None:
@@ -135,7 +136,7 @@ def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path
     for item in form.items:
         meme = memes[item.meme_id]
         url = pictures.thumbnail(folder / meme.file, 280)
-        items.append({"item": item.item, "url": url, "alt": meme.words, "lines": _bubbles(item.lines)})
+        items.append({"item": item.item, "url": url, "alt": meme.words, "lines": item.lines})
     payload = {
         "form": form.form,
         "columns": [*HumanRating.model_fields],
@@ -159,8 +160,7 @@ def write_grading_page(
     for name, turn in turns.items():
         me, before = turn["speaker"], turn["before"][1 - WINDOW :]
         said = [*((line["speaker"], line["text"] or "…") for line in before), (me, "")]
-        lines = [("right" if who == me else "left", who, text) for who, text in said]
-        shown[name] = {"key": [turn["dialogue"], turn["turn"]], "lines": _bubbles(lines)}
+        shown[name] = {"key": [turn["dialogue"], turn["turn"]], "lines": _bubbles(said, me)}
     known = {
         name: {"url": urls.get(name, ""),
                "alt": "\n".join(filter(None, (meme["picture"], meme["caption"]))) or meme["text"]}
@@ -208,7 +208,7 @@ def collect(folder: Path, form: Form) -> tuple[pd.DataFrame, int]:
 
 
 def people_of_run(run: Run) -> tuple[Form | None, str]:
-    """Write a run's form and key, read the answers that came back, and save their tables (`human_*`).
+    """Write a run's form and key, read the answers that came back, and save their means (`human_means`).
 
     Items are drawn from all placements, not from those that judges are asked about. Answers lie in
     `data/raw/ratings/<profile>/`. Returns the form (None without placements) and one paragraph on what
@@ -217,7 +217,7 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
     placements = run.load(Placement)
     dialogues = {dialogue.dialogue_id: dialogue for dialogue in run.load(Dialogue)}
     memes = run.memes()
-    form, tables, verdict = None, {}, "No person has rated this run."
+    form, verdict = None, "No person has rated this run."
     if placements:
         asked = [placed for placed in placements if placed.strategy in COMPARED] or placements
         form = choose(asked, dialogues, seed=run.profile.seed)
@@ -227,34 +227,29 @@ def people_of_run(run: Run) -> tuple[Form | None, str]:
         write_page(run.report / "rating_form.html", form, memes, pictures_in, by_models)
         files.write_frame(run.write("rating_key.csv"), form.key)
         answers, left_out = collect(folder, form)
-        tables = ratings_summary(answers, form.key)
         if len(answers):
-            (alpha,) = tables["alpha"].alpha
+            alpha, means = ratings_summary(answers, form.key)
+            run.save_tables(human_means=means)
             verdict = (
                 f"{answers.rater.nunique()} person(s) gave {len(answers)} answers. Krippendorff's alpha of "
                 f"the overall score: {alpha}."
             )
         if left_out:
             verdict += f" Left out: {left_out} answers that are trials or belong to other forms."
-        votes = read_answers(folder, Vote).drop_duplicates(
-            ["rater", "vote", "dialogue_id", "turn"], keep="last"
-        )
+        place = ["rater", "vote", "dialogue_id", "turn"]
+        votes = read_answers(folder, Vote).drop_duplicates(place, keep="last")
         if len(votes):
-            tables["votes"] = pd.DataFrame(votes_summary(votes, placements))
             verdict += f" {votes.rater.nunique()} visitor(s) of the page gave {len(votes)} votes."
     run.save_json("human_ratings.json", {"verdict": verdict})
-    run.save_tables(**{f"human_{name}": table for name, table in tables.items()})
     return form, verdict
 
 
-def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Two tables of what people say; none where nobody rated. Intervals (95 %) are over dialogues.
+def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> tuple[statistics.Estimate, pd.DataFrame]:
+    """Krippendorff's alpha of the overall score, and means by strategy; a score is a mean over `DIMENSIONS`.
 
-    `alpha`: Krippendorff's, of the overall score, which is an answer's mean over `DIMENSIONS`. `means`: by
-    strategy, of the items' means over raters, so that an item rated by many counts once.
+    The means are of the items' means over raters, so that an item rated by many counts once. Intervals (95 %)
+    are over dialogues.
     """
-    if not len(answers):
-        return {}
     given = answers.assign(overall=answers[list(DIMENSIONS)].mean(axis=1))
     of_item = given.groupby("item").overall.agg(["mean", "size"])
     key = key[key.item.isin(given.item)]
@@ -266,30 +261,4 @@ def ratings_summary(answers: pd.DataFrame, key: pd.DataFrame) -> dict[str, pd.Da
         rated = of_item.loc[mine.item]
         mean = statistics.cluster_mean(rated["mean"].tolist(), mine.dialogue_id.tolist())
         means.append((strategy, rated["size"].sum(), mean, mean.n, mean.clusters))
-    columns = ["items", "dialogues"]
-    return {
-        "alpha": pd.DataFrame(
-            [(len(wide), alpha, alpha.n, alpha.clusters)], columns=["raters", "alpha", *columns]
-        ),
-        "means": pd.DataFrame(means, columns=["strategy", "ratings", "mean", *columns]),
-    }
-
-
-def votes_summary(votes: pd.DataFrame, placements: Sequence[Placement]) -> Iterator[dict[str, Any]]:
-    """How often visitors of the page said the same as a strategy: a row a kind of vote and strategy.
-
-    `same` is a share of the votes with its interval over dialogues. At a turn where a strategy sends nothing
-    it says none.
-    """
-    sent = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements}
-    for vote, rows in votes.groupby("vote"):
-        for name in ("reranked", "greedy"):
-            same = [
-                row.answer == (name if vote == "prefer" else sent.get((name, row.dialogue_id, row.turn), ""))
-                for row in rows.itertuples()
-            ]
-            share = statistics.cluster_mean(
-                list(map(float, same)), rows.dialogue_id.tolist(), statistics.SHARE
-            )
-            given = {"vote": vote, "people": rows.rater.nunique(), "votes": len(rows)}
-            yield {**given, "strategy": name, "same": share, "dialogues": share.clusters}
+    return alpha, pd.DataFrame(means, columns=["strategy", "ratings", "mean", "items", "dialogues"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError, features
+from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError, features
 
 from memecmd_utils.files import MemecmdError, data_url
 
@@ -17,14 +17,13 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "ICO", *(["AVIF"] if fea
 EXTENSIONS = frozenset(
     {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ico"}
 )
-UNREAD = frozenset({
-    ".apng", ".avif", ".heic", ".heics", ".heif", ".jxl", ".jp2", ".svg", ".psd", ".tga", ".eps", ".wmf",
-    ".emf", ".ppm", ".tgs", ".lottie", ".webm", ".mp4", ".m4v", ".mov", ".mkv", ".avi", ".gifv", ".dat",
-})  # fmt: skip
-"""Endings of what people call pictures or stickers, too: counted and left out, never passed over."""
+TEXTS = frozenset({".txt", ".md", ".json", ".jsonl", ".csv", ".html", ".py", ".yaml", ".yml"})
+"""Endings of what lies beside pictures; any other file is counted, as a meme or with its reason."""
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
 MAX_BYTES = 128_000_000
 MIN_SIDE = 16
+# Notes of any length: they hold no picture, and the whole file has its limit.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MAX_BYTES
 SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
 
 
@@ -45,12 +44,7 @@ class LibraryError(MemecmdError, ValueError):
 
 def decode(path: Path) -> Image.Image:
     """Decode an image file to RGB (see `decode_bytes`); unreadable files raise `ImageRejected`."""
-    try:
-        return decode_bytes(read_bytes(path))
-    except ImageRejected as error:
-        if path.suffix.lower() in UNREAD:
-            raise ImageRejected("format not read", path.suffix[1:].upper()) from error
-        raise
+    return decode_bytes(read_bytes(path))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -79,7 +73,7 @@ def decode_bytes(data: bytes) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "Corrupt EXIF data": real memes have such
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
-            with Image.open(io.BytesIO(_without_notes(data)), formats=FORMATS) as image:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(*image.size)
                 return _first_with_something(image)
     except ImageRejected:
@@ -104,20 +98,6 @@ def _first_with_something(image: Image.Image) -> Image.Image:
         if any(high - low > 24 for low, high in frame.getextrema()):
             return frame
     raise ImageRejected("only one colour", "the picture is empty")
-
-
-def _without_notes(data: bytes) -> bytes:
-    """A PNG without the chunks that hold no picture, which may be too long or have a bad checksum."""
-    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return data
-    shown = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")  # beside the critical chunks, in capitals
-    kept, at = [data[:8]], 8
-    while at + 8 <= len(data):
-        end = at + 12 + int.from_bytes(data[at : at + 4])
-        if data[at + 4 : at + 5].isupper() or data[at + 4 : at + 8] in shown:
-            kept.append(data[at:end])
-        at = end
-    return b"".join(kept)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -164,11 +144,10 @@ def readable(path: Path) -> str:
 
 
 def look_through(folder: Path) -> list[Path]:
-    """All image candidates below `folder`, sorted by relative path, without hidden files; not decoded yet.
+    """All files below `folder` but hidden ones and `TEXTS`, sorted by relative path; not decoded yet.
 
-    A file with an image extension is always a candidate, any other one only if its bytes say so. Links are
-    not followed: what they lead to may be anywhere. `LibraryError` for a folder that is missing,
-    cannot be read or holds no candidate.
+    Links are not followed: what they lead to may be anywhere. `LibraryError` for a folder that is missing,
+    cannot be read or holds no such file.
     """
     if not folder.is_dir():
         raise LibraryError(f"meme source {folder} does not exist: correct `sources` (or use `example`)")
@@ -180,22 +159,12 @@ def look_through(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED_FOLDERS]
         paths = (Path(place, name) for name in names if not name.startswith("."))
-        candidates += [path for path in paths if not path.is_symlink() and _is_candidate(path)]
+        candidates += [path for path in paths if not path.is_symlink() and path.suffix.lower() not in TEXTS]
     if not candidates:
         raise LibraryError(
             f"meme source {folder} holds no image ({', '.join(FORMATS)}; links are not followed)"
         )
     return sorted(candidates, key=lambda path: (readable(path.relative_to(folder)), os.fsencode(path)))
-
-
-def _is_candidate(path: Path) -> bool:
-    if path.suffix.lower() in EXTENSIONS | UNREAD:
-        return True
-    try:
-        # Opening a named pipe would wait for ever.
-        return path.is_file() and Image.open(path, formats=FORMATS).close() is None
-    except Exception:  # strangers' bytes may raise almost anything
-        return False
 
 
 # --- pictures on pages

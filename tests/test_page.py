@@ -6,7 +6,6 @@ from pathlib import Path
 
 import browser
 import made_page
-import pandas as pd
 import pytest
 from made_page import HOSTILE, SENT
 
@@ -225,8 +224,6 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
     assert votes.answer.tolist() == ["m3", "m1", "", "reranked"]
     made = made_page.run(tmp_path / "again")
     assert "1 visitor(s) of the page gave 4 votes." in people.people_of_run(made)[1]
-    table = pd.read_csv(made.report / "tables" / "human_votes.csv")
-    assert table.loc[table.vote == "prefer", "same"].tolist() == [1.0, 0.0]
 
 
 def test_one_turn_of_each_chat_is_asked_about_where_most_candidates_are_graded() -> None:
