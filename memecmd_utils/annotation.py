@@ -28,19 +28,6 @@ UNCHECKED = "unchecked"
 """`Annotation.unsafe` where no usable answer came: what nobody checked is not passed on either."""
 LIKENESS = 0.8
 """Share of common text (`library.similarity`) from which on S- says what S+ says."""
-_CANNOT = (
-    r"(?:但?我)?(?:目前|暂时)?(?:无法|不能|没法|没有办法|拒绝)(?:直接|继续)?"
-    r"(?:看到?|查看|识别|读取|打开|描述|分析|评论|判断|提供|回答|协助|帮助|处理|完成|满足|生成|标注|解释)"
-)
-REFUSAL = re.compile(
-    # 无法描述的心累 is a feeling: without an apology it has to be a picture or a request that is refused.
-    rf"\W*(?:非常|很|十分)?(?:抱歉|对不起|遗憾|不好意思)[，,。！!\s]{{0,2}}{_CANNOT}"
-    rf"|\W*{_CANNOT}[到出]?(?:这[张个幅项]|该|此|[你您](?:提供)?的|图中的?|相关的?){{0,2}}(?:图片?|图像|请求|要求|内容|信息)"
-    r"|\W*(?:我是|作为)(?:一[个名位款])?(?:AI|人工智能|(?:大型?)?语言模型|(?:智能|AI)助[手理])"
-    r"|\W*(?:i'?m sorry|i am sorry|sorry,|i can(?:no|')?t |i am unable|i'm unable|as an ai)",
-    re.IGNORECASE,
-)
-"""How a text begins that refuses to be an annotation, in Chinese or English."""
 NO_TEXT = re.compile(
     r"^\s*[（(]?(?:(?:图上)?(?:没有|无)(?:任何)?(?:文字|字)|无|none|n/a)[)）]?[。.]?\s*$", re.IGNORECASE
 )
@@ -138,7 +125,7 @@ def read_annotation(reply: Reply, request: Request) -> AnnotationReply:
     """
     value = replies.structured(reply, request.reply_schema)
     said = value.model_dump(include={*ANNOTATED} - {"text_seen"})  # any words may stand on a picture
-    if any(map(REFUSAL.match, said.values())):
+    if any(map(library.REFUSAL.match, said.values())):
         raise UnusableReply("refused")
     if not all(any(map(str.isalnum, text)) for text in said.values()):
         raise UnusableReply("empty text")

@@ -5,7 +5,6 @@ contact sheet helps a person to keep or drop memes.
 """
 
 import difflib
-import functools
 import hashlib
 import json
 import re
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -40,12 +40,19 @@ LICENCE = "CC BY-SA 4.0 (OpenMoji)"
 DESCRIBED_IN = ("data.json", "glm/glm_data.json", "glm_data.json")
 """Where a source may hold descriptions of its pictures, as emo-visual-data does: multimodal models wrote
 them, and they tell a text model what is on a picture. The first is believed first."""
-UNUSABLE = re.compile(
-    r"^\W*(?:很|非常)?(?:抱歉|对不起|不好意思|作为.{0,15}(?:AI|智能|模型|助手)|i'?m sorry|sorry|as an ai)"
-    r"|我(?:目前)?(?:无法|不能)(?:查看|看到|识别|直接)|(?P<unit>.{1,40}?)(?P=unit){9}",
-    re.IGNORECASE | re.DOTALL,
+_CANNOT = (
+    r"(?:但?我)?(?:目前|暂时)?(?:无法|不能|没法|没有办法|拒绝)(?:直接|继续)?"
+    r"(?:看到?|查看|识别|读取|打开|描述|分析|评论|判断|提供|回答|协助|帮助|处理|完成|满足|生成|标注|解释)"
 )
-"""A description that refuses to describe, or that runs away."""
+REFUSAL = re.compile(
+    # 无法描述的心累 is a feeling: without an apology it has to be a picture or a request that is refused.
+    rf"\W*(?:非常|很|十分)?(?:抱歉|对不起|遗憾|不好意思)[，,。！!\s]{{0,2}}{_CANNOT}"
+    rf"|\W*{_CANNOT}[到出]?(?:这[张个幅项]|该|此|[你您](?:提供)?的|图中的?|相关的?){{0,2}}(?:图片?|图像|请求|要求|内容|信息)"
+    r"|\W*(?:我是|作为)(?:一[个名位款])?(?:AI|人工智能|(?:大型?)?语言模型|(?:智能|AI)助[手理])"
+    r"|\W*(?:i'?m sorry|i am sorry|sorry,|i can(?:no|')?t |i am unable|i'm unable|as an ai)",
+    re.IGNORECASE,
+)
+"""How a text begins that refuses to describe or to annotate a picture, in Chinese or English."""
 AUTOMATIC = re.compile(
     r"qq图片|微信图片|微信截图|企业微信截图|钉钉|屏幕截图|屏幕快照|截屏|截图|图片|图像|照片|表情包?|下载|未命名|新建|副本|"
     r"http\S*|(?<![a-z])(?:mmexport|wx_camera|screenshots?|untitled|unnamed|download(?:ed)?|pictures?|images?|"
@@ -135,7 +142,7 @@ def descriptions(folder: Path) -> dict[str, str]:
             continue
         for name, words in pairs:
             text = " ".join(words)  # of 5,745 real ones three are longer or shorter
-            if name not in texts and 12 <= len(text) <= 600 and not UNUSABLE.search(text):
+            if name not in texts and 12 <= len(text) <= 600 and not REFUSAL.match(text):
                 texts[name] = f"图片描述（{file}）：{text}"
     return texts
 
@@ -171,14 +178,16 @@ class Line(NamedTuple):
     bottom: float
 
 
+_of_thread = threading.local()
+
+
 class RapidOcr:
-    """PP-OCR through `rapidocr` and onnxruntime; the engine is loaded at the first picture.
+    """PP-OCR through `rapidocr` and onnxruntime; each thread loads an engine at its first picture.
 
     Its models lie inside the wheel; nothing is downloaded.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or min(4, cores())
+    def __init__(self) -> None:
         content = [Path(str(file.locate())) for file in metadata.files("rapidocr") or []]
         self.models = {
             task: max(f for f in content if f.match(f"*_{task}_*.onnx")) for task in ("det", "rec")
@@ -190,23 +199,26 @@ class RapidOcr:
         models = ", ".join(path.stem for path in self.models.values())
         return f"rapidocr {metadata.version('rapidocr')}; {models}; memecmd-2"  # new when the rules change
 
-    @functools.cached_property
+    @property
     def engine(self) -> Any:
-        """The engine; importing and loading it takes a second."""
+        """The engine of this thread; importing and loading it takes a second."""
         from rapidocr import RapidOCR
 
-        return RapidOCR(
-            params={
-                "Global.log_level": "error",  # touches only the engine's own logger
-                "Global.max_side_len": 2000,
-                "Global.use_cls": False,  # looks for upside-down lines; changed nothing on 50 real memes
-                "Det.model_path": str(self.models["det"]),
-                "Det.limit_side_len": 480,  # its own 736 took half again as long and read no better
-                "Rec.model_path": str(self.models["rec"]),
-                "EngineConfig.onnxruntime.intra_op_num_threads": self.threads,
-                "EngineConfig.onnxruntime.inter_op_num_threads": 1,
-            }
-        )
+        if not hasattr(_of_thread, "engine"):
+            _of_thread.engine = RapidOCR(
+                params={
+                    "Global.log_level": "error",  # touches only the engine's own logger
+                    "Global.max_side_len": 2000,
+                    "Global.use_cls": False,  # looks for upside-down lines; changed nothing on 50 real memes
+                    "Det.model_path": str(self.models["det"]),
+                    "Det.limit_side_len": 480,  # its own 736 took half again as long and read no better
+                    "Rec.model_path": str(self.models["rec"]),
+                    # One core each: two take twice the processor time of one for the same picture.
+                    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+                    "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+                }
+            )
+        return _of_thread.engine
 
     def read_text(self, image: Image.Image) -> str:
         """Lines that were read with enough confidence, in reading order, joined with a space."""
@@ -347,28 +359,24 @@ def filtered(filters: Filters, picture: Image.Image, text: str | None = None) ->
     return None
 
 
-def _text_on(picture: Image.Image, ocr: Any) -> str:
-    try:
-        return ocr.read_text(picture)
-    except Exception as error:  # one odd picture must not end the reading of thousands
-        raise ImageRejected("the OCR engine failed", str(error)) from error
-
-
 Job = tuple[Path, Filters, str | None]
 """An image to look at, the filters that hold for it, and its visible text where that is known already."""
 
 
-def read_picture(job: Job, ocr: Any = None) -> Reading:
-    """Decode an image, read its text and make its normalised copy; without `ocr` each thread has one."""
+def read_picture(job: Job, ocr: Any) -> Reading:
+    """Decode an image, read its text and make its normalised copy."""
     path, filters, text = job
     try:
         picture = decode(path)
         if max(picture.size) > 20 * min(picture.size):  # OCR of thinner ones takes minutes, or fails
             raise ImageRejected("too thin", f"{picture.width} x {picture.height}")
         if text is None and not filtered(filters, picture):
-            text = _text_on(picture, ocr or _ocr_of_thread())
+            text = ocr.read_text(picture)
     except ImageRejected as reason:
         return Reading(Exit(UNDECODABLE, str(reason), reason.kind))
+    except Exception as error:  # one odd picture must not end the reading of thousands
+        failed = "the OCR engine failed"
+        return Reading(Exit(UNDECODABLE, f"{failed}: {error}", failed))
     if left_out := filtered(filters, picture, text):
         return Reading(left_out, text)
     # Read first, shrink then: small print in tall comic strips is lost at 640 pixels.
@@ -377,23 +385,19 @@ def read_picture(job: Job, ocr: Any = None) -> Reading:
     return Reading(None, text, copy, picture.size, phash(picture))
 
 
-# --- Many images: one after the other, in threads, or on Dask's workers; results in the order of the jobs
-
-PARALLEL_FROM = 100
-"""Images from which on threads pay: an OCR engine is loaded in each, which takes as long as reading some."""
+# --- Many images: in threads, or on Dask's workers; results in the order of the jobs
 
 
 def read_pictures(jobs: Sequence[Job], profile: Profile, ocr: Any = None) -> Iterator[Reading]:
     """Read images, with an `ocr` of one's own one after the other."""
-    if ocr is None and profile.models.engine == "dask":
-        yield from _on_workers(jobs, profile.models.scheduler)
-    elif ocr is not None or sum(text is None for *_, text in jobs) < PARALLEL_FROM:
-        ocr = ocr or RapidOcr()
+    if ocr is not None:
         yield from (read_picture(job, ocr) for job in jobs)
+    elif profile.models.engine == "dask":
+        yield from _on_workers(jobs, profile.models.scheduler)
     else:
         # Pillow and onnxruntime hold no lock of Python's while they decode and read.
         with ThreadPoolExecutor(min(cores(), 16)) as pool:
-            yield from pool.map(read_picture, jobs)
+            yield from pool.map(partial(read_picture, ocr=RapidOcr()), jobs)
 
 
 def _on_workers(jobs: Sequence[Job], scheduler: str | None) -> Iterator[Reading]:
@@ -405,17 +409,7 @@ def _on_workers(jobs: Sequence[Job], scheduler: str | None) -> Iterator[Reading]
     # One thread a worker, because an image keeps a core busy.
     with Client(scheduler, threads_per_worker=1, dashboard_address=None) as client:
         client.wait_for_workers(1, timeout=60)
-        yield from (future.result() for future in client.map(read_picture, jobs, pure=False))
-
-
-_of_thread = threading.local()
-
-
-def _ocr_of_thread() -> RapidOcr:
-    if not hasattr(_of_thread, "ocr"):
-        # One core each: two take twice the processor time of one for the same picture.
-        _of_thread.ocr = RapidOcr(threads=1)
-    return _of_thread.ocr
+        yield from (future.result() for future in client.map(read_picture, jobs, ocr=RapidOcr(), pure=False))
 
 
 # --- The library
@@ -432,18 +426,20 @@ def build_library(
     `contact_sheet.html`. Returns the funnel and the number of doubtful pairs. `LibraryError` for an unusable
     source or decision, or if no meme is left.
     """
+    near, doubtful, decisions = [], [], []
     if release := authors.of_profile(profile):
-        return _take_release(release, profile, run_dir)
-    candidates = find_candidates(profile.library.sources)
-    curation = profile.library.curation
-    decisions = curate(candidates, paths.user_path(curation)) if curation else []
-    _read_all(candidates, profile, run_dir, ocr, ocr_cache)
-    near, doubtful = _leave_out_near_duplicates([c for c in candidates if c.meme])
+        candidates = _take_release(release, profile, run_dir)
+    else:
+        candidates = find_candidates(profile.library.sources)
+        if curation := profile.library.curation:
+            decisions = curate(candidates, paths.user_path(curation))
+        _read_all(candidates, profile, run_dir, ocr, ocr_cache)
+        near, doubtful = _leave_out_near_duplicates([c for c in candidates if c.meme])
     memes = [c for c in candidates if c.meme and not c.exit]
     left_out = [c for c in candidates if c.exit]
     rejected = pd.DataFrame([(c.name, c.exit.why) for c in left_out], columns=["file", "reason"])
     files.write_frame(run_dir / "rejected.csv", rejected)
-    funnel = funnel_table(candidates, profile.library.filters)
+    funnel = funnel_table(candidates)
     files.write_frame(run_dir / "funnel.csv", funnel)
     if not memes:
         first = f"; the first: {left_out[0].name}: {left_out[0].exit.why}" if left_out else ""
@@ -459,27 +455,25 @@ def build_library(
     return funnel, len(doubtful)
 
 
-def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> tuple[pd.DataFrame, int]:
+def _take_release(release: authors.Release, profile: Profile, run_dir: Path) -> list[Candidate]:
     """The memes of the authors' release, by file name; one without its picture is a tile of words."""
-    from tqdm.auto import tqdm
-
-    memes = []
-    for annotation in tqdm(release.annotations, desc="memes", unit="meme"):
-        name, path = annotation.meme_id, release.pictures.get(annotation.meme_id)
-        reading = read_picture((path, Filters(), "")) if path else None
-        if reading is None or reading.exit:
-            tile = drawing.tile(annotation.emotion or name)
-            data = pictures.encoded(tile, "PNG", compress_level=3)
-            # There is no picture to be like another: all tiles of words would be near duplicates.
-            reading = Reading(None, "", data, tile.size, int(hashlib.sha256(data).hexdigest()[:16], 16))
-        measured = _with_copy(name, hashlib.sha256(reading.normal).hexdigest(), reading, profile, run_dir)
-        about = {"source": authors.RELEASED, "text": "", "text_source": "none", "origin": name}
-        memes.append(Meme(meme_id=name, **about, **measured))
-    funnel = pd.DataFrame({"step": ["found", "kept"], "reason": "", "files": len(memes), "left": len(memes)})
-    files.write_frame(run_dir / "rejected.csv", pd.DataFrame(columns=["file", "reason"]))
-    files.write_frame(run_dir / "funnel.csv", funnel)
-    files.write_parquet(run_dir / "memes.parquet", memes, Meme)
-    return funnel, 0
+    candidates = []
+    with bar(len(release.annotations), "memes", "meme") as shown:
+        for annotation in release.annotations:
+            name, path = annotation.meme_id, release.pictures.get(annotation.meme_id, Path())
+            reading = read_picture((path, Filters(), ""), None)
+            if reading.exit:
+                tile = drawing.tile(annotation.emotion or name)
+                data = pictures.encoded(tile, "PNG", compress_level=3)
+                reading = Reading(None, "", data, tile.size, phash(tile))
+            about = {"source": authors.RELEASED, "meme_id": name, "origin": name, "text_source": "none"}
+            known = Meme(text="", file=str(path), sha256="", phash="", width=1, height=1, **about)
+            candidate = Candidate(authors.RELEASED, name, path, known=known, name=name)
+            sha256 = hashlib.sha256(reading.normal).hexdigest()
+            candidate.meme = _meme(candidate, sha256, reading, profile, run_dir)
+            candidates.append(candidate)
+            shown.update()
+    return candidates
 
 
 def curate(candidates: Sequence[Candidate], path: Path) -> list[list[str]]:
@@ -502,20 +496,12 @@ def curate(candidates: Sequence[Candidate], path: Path) -> list[list[str]]:
 
 
 def _in_order(candidates: Sequence[Candidate], profile: Profile) -> list[Candidate]:
-    """By name, or with `max_memes` as a sample; each beginning of it is spread over the folders by size."""
+    """By name, or with `max_memes` as a random sample; what a person keeps comes first."""
     if profile.library.max_memes is None:
         # Example memes first: their annotations are found by id, so a copy must not replace them.
         return sorted(candidates, key=lambda c: (not c.kept_by_hand, not c.known, c.name))
-    groups: dict[str, list[Candidate]] = {}
-    for candidate in candidates:
-        folder = f"{candidate.source}/{PurePosixPath(candidate.origin).parent}"
-        groups.setdefault(candidate.source if candidate.known else folder, []).append(candidate)
-    place: dict[str, float] = {}
-    for name, members in sorted(groups.items()):
-        rng = statistics.rng(profile.seed, "library", name)
-        for rank, index in enumerate(rng.permutation(len(members))):
-            place[members[index].name] = (rank + float(rng.random())) / len(members)
-    return sorted(candidates, key=lambda c: (not c.kept_by_hand, place[c.name], c.name))
+    shuffled = statistics.rng(profile.seed, "library").permutation(len(candidates))
+    return sorted((candidates[n] for n in shuffled), key=lambda c: not c.kept_by_hand)
 
 
 def _read_all(
@@ -561,29 +547,22 @@ def _read_all(
 
 
 def _meme(candidate: Candidate, sha256: str, reading: Reading, profile: Profile, run_dir: Path) -> Meme:
-    """The record of a candidate that becomes a meme; its copy is written."""
+    """The record of a candidate that becomes a meme; its normalised copy is written."""
     known, text = candidate.known, WRAP.sub("", reading.text or "")
     meme_id = known.meme_id if known else sha256[:12]
-    measured = _with_copy(meme_id, sha256, reading, profile, run_dir)
+    file, (width, height) = f"memes/{meme_id}.png", reading.size
+    with files.atomic_path(run_dir / file) as target:
+        target.write_bytes(reading.normal)
+    measured = {
+        "file": file, "sha256": sha256, "phash": f"{reading.phash:016x}", "width": width, "height": height,
+        "profile": profile.name, "seed": profile.seed,
+    }  # fmt: skip
     if known:
         return known.model_copy(update=measured)
     return Meme(
         source="user image", meme_id=meme_id, text=text, text_source="ocr" if text else "none",
         picture_note=candidate.picture_note, origin=candidate.origin, **measured,
     )  # fmt: skip
-
-
-def _with_copy(
-    meme_id: str, sha256: str, reading: Reading, profile: Profile, run_dir: Path
-) -> dict[str, Any]:
-    """Write the normalised copy of a picture; the fields of its meme that tell of picture and run."""
-    file, (width, height) = f"memes/{meme_id}.png", reading.size
-    with files.atomic_path(run_dir / file) as target:
-        target.write_bytes(reading.normal)
-    return {
-        "file": file, "sha256": sha256, "phash": f"{reading.phash:016x}", "width": width, "height": height,
-        "profile": profile.name, "seed": profile.seed,
-    }  # fmt: skip
 
 
 Pair = tuple[Candidate, Candidate]
@@ -603,16 +582,10 @@ def _leave_out_near_duplicates(candidates: Sequence[Candidate]) -> tuple[list[Pa
     return sorted(near, key=lambda pair: pair[1].name), stay
 
 
-def funnel_table(candidates: Sequence[Candidate], filters: Filters) -> pd.DataFrame:
-    """How many files left at each step and for each reason, and how many are left then.
-
-    Filters in use have a row even where nothing left.
-    """
+def funnel_table(candidates: Sequence[Candidate]) -> pd.DataFrame:
+    """How many files left at each step and for each reason, and how many are left then."""
     exits = [c.exit or Exit(NOT_SAMPLED, "") for c in candidates if c.exit or not c.meme]
     counts = Counter((exit_.step, exit_.reason) for exit_ in exits)
-    in_use = [name for name, value in filters if value != getattr(Filters(), name)]
-    never = {*STEPS} - {FILTER} - {step for step, _ in counts}
-    counts.update(dict.fromkeys([*((FILTER, name) for name in in_use), *((step, "") for step in never)], 0))
     rows = [(*at, n) for at, n in sorted(counts.items(), key=lambda row: (STEPS.index(row[0][0]), row[0][1]))]
     rows = [("found", "", len(candidates)), *rows, ("kept", "", len(candidates) - len(exits))]
     table = pd.DataFrame(rows, columns=["step", "reason", "files"])

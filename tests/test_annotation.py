@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import annotation, judges, reranking, retrieval
+from memecmd_utils import annotation, judges, library, reranking, retrieval
 from memecmd_utils.dialogue import Context
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, prompts
@@ -182,7 +182,7 @@ def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outc
     ],
 )
 def test_ordinary_texts_are_no_refusals(text: str) -> None:
-    assert not annotation.REFUSAL.match(text)
+    assert not library.REFUSAL.match(text)
 
 
 def test_annotations_that_open_alike_are_named() -> None:
