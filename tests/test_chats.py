@@ -100,11 +100,8 @@ EXPORTS = {
         '[{"type": "reply", "data": {"id": "1"}}, {"type": "text", "data": {"text": "%(text)s"}}, {"type": "face", "data": {"id": "1"}}]'
     )), *HEARD)),
     "OneBot, CQ codes": ("a.jsonl", js(ONEBOT.replace("MESSAGE", '"[CQ:at,qq=1] %(text)s[CQ:image,file=a.jpg,summary=[动画表情]]"'), *HEARD)),
-    "MemoTrace text": (
-        "a.txt",
-        lines("2024-03-01 12:0{n}:00 {name}\n{text}\n\n").replace("然后呢", "然后呢\n引用：阿泽：等了")
-        + '2024-03-01 12:08:00\n"阿泽" 拍了拍我\n\n2024-03-01 12:09:00 阿泽\n[图片]\n',
-    ),
+    "MemoTrace text": ("a.txt", lines("2024-03-01 12:0{n}:00 {name}\n{text}\n\n").replace("然后呢", "然后呢\n引用：阿泽：等了")
+        + '2024-03-01 12:08:00\n"阿泽" 拍了拍我\n\n2024-03-01 12:09:00 阿泽\n[图片]\n'),
     "MemoTrace text for AI": ("a.txt", f"\n\n{DAY}\n" + lines("\n{name}:{text}\n") + f"\n\n{DAY}\n[图片]\n"),
     "MemoTrace JSON": ("a.json", array(
         '{"type": "1", "is_send": %(i)d, "timestamp": 170926560%(n)d, "server_id": "9", "display_name": "%(name)s", "text": "%(text)s"}',
@@ -126,26 +123,17 @@ EXPORTS = {
         '{"type": "m.room.message", "sender": "@阿泽:x.invalid", "content": {"msgtype": "m.text", "body": "* 改了", "m.relates_to": {"rel_type": "m.replace"}}, "origin_server_ts": 1709265609000}',
         around='{"room_name": "x", "messages": %s}',
     )),
-    "Discord text": (
-        "a.txt",
-        f"{RULE}\nGuild: g\nChannel: a / b\n{RULE}\n\n"
+    "Discord text": ("a.txt", f"{RULE}\nGuild: g\nChannel: a / b\n{RULE}\n\n"
         + lines("[03/01/2024 12:0{n}] {name}\n{text}\n\n{{Reactions}}\n😭 (2)\n\n\n")
         + "[03/01/2024 12:08] 阿泽 (pinned)\n\n{Stickers}\nhttps://x.invalid/s.png\n\n\n"
-        + f"[03/01/2024 12:09] 阿泽\nJoined the server.\n\n{RULE}\nExported 6 message(s)\n{RULE}\n",
-    ),
+        + f"[03/01/2024 12:09] 阿泽\nJoined the server.\n\n{RULE}\nExported 6 message(s)\n{RULE}\n"),
     "Discord CSV": ("a.csv", "AuthorID,Author,Date,Content,Attachments,Reactions\n" + rows(
         "{name},{name},2024-03-01T12:0{n}:00.0000000+00:00,{text},,", "阿泽,阿泽,2024-03-01T12:09:00.0000000+00:00,Joined the server.,,"
     )),
-    "KakaoTalk on a computer": (
-        "a.txt",
-        "하루 님과 카카오톡 대화\n저장한 날짜 : 2024-03-02 10:00:00\n\n--------------- 2024년 3월 1일 금요일 ---------------\n"
-        + lines("[{name}] [오후 2:3{n}] {text}\n") + "[阿泽] [오후 2:38] 이모티콘\n阿泽님이 나갔습니다.\n",
-    ),
-    "KakaoTalk on Android in English": (
-        "a.txt",
-        "x KakaoTalk Chats\nDate Saved: March 2, 2024 at 9:00 AM\n\n\nMarch 1, 2024 at 2:30 PM\n"
-        + lines("March 1, 2024 at 2:3{n} PM, {name} : {text}\n") + "March 1, 2024 at 2:38 PM, 阿泽 left.\n",
-    ),
+    "KakaoTalk on a computer": ("a.txt", "하루 님과 카카오톡 대화\n저장한 날짜 : 2024-03-02 10:00:00\n\n--------------- 2024년 3월 1일 금요일 ---------------\n"
+        + lines("[{name}] [오후 2:3{n}] {text}\n") + "[阿泽] [오후 2:38] 이모티콘\n阿泽님이 나갔습니다.\n"),
+    "KakaoTalk on Android in English": ("a.txt", "x KakaoTalk Chats\nDate Saved: March 2, 2024 at 9:00 AM\n\n\nMarch 1, 2024 at 2:30 PM\n"
+        + lines("March 1, 2024 at 2:3{n} PM, {name} : {text}\n") + "March 1, 2024 at 2:38 PM, 阿泽 left.\n"),
     "KakaoTalk CSV": ("a.csv", "Date,User,Message\n" + rows("2024-03-01 12:0{n}:00,{name},{text}", "2024-03-01 12:09:00,阿泽,사진 3장")),
     "SillyTavern": ("a.jsonl", '{"user_name": "小林", "character_name": "阿泽", "chat_metadata": {}}\n' + js(
         '{"name": "%(name)s", "is_user": true, "is_system": false, "send_date": "March 1, 2024", "mes": "%(text)s"}',
@@ -165,40 +153,26 @@ EXPORTS = {
     "WeChat, mailed": ("a.txt", "—————  2024-03-01  —————\n\n\n" + lines("{name}  下午12:0{n}\n\n{text}\n\n\n")),
     "AstrBot's memory of a group": ("a.txt", lines("[{name}/12:0{n}:00]: {text}\n")),
     "QQ, copied": ("a.txt", lines("{name}: 03-01 12:0{n}:00\n{text}\n\n")),
-    "Telegram, copied": (
-        "a.txt", lines("{name}, [01.03.2024 12:0{n}]\n{text}\n\n").replace("然后呢", "[In reply to x]\n然后呢") + "阿泽, [01.03.2024 12:09]\n[ Photo ]\n",
-    ),
-    "WhatsApp, with files and notes": (
-        "a.txt",
-        '01.03.24, 12:00 - 阿泽 hat die Gruppe in "a: b" umbenannt\n'
+    "Telegram, copied": ("a.txt", lines("{name}, [01.03.2024 12:0{n}]\n{text}\n\n").replace("然后呢", "[In reply to x]\n然后呢") + "阿泽, [01.03.2024 12:09]\n[ Photo ]\n"),
+    "WhatsApp, with files and notes": ("a.txt", '01.03.24, 12:00 - 阿泽 hat die Gruppe in "a: b" umbenannt\n'
         + lines("01.03.24, 12:0{n} - {name}: 00ff11ee22dd33cc44bb55aa66998877.jpg (Datei angehängt)\n{text}\n")
         + "01.03.24, 12:07 - 阿泽: Mein Brief.pdf (Datei angehängt)\n01.03.24, 12:08 - 阿泽: STK-20240301-WA0003.webp (fichier ajouté)\n"
         + "01.03.24, 12:08 - 阿泽: UMFRAGE:\nPizza?\nOPTION: ja (1 Stimme)\nOPTION: nein (0 Stimmen)\n"
-        + "01.03.24, 12:09 - 阿泽: Diese Nachricht wurde gelöscht.\n01.03.24, 12:09 - 阿泽: <Media omitted>\n",
-    ),
-    "WhatsApp, iPhone with files": (
-        "a.txt",
-        lines("\u200e[01/03/2024 12:0{n}:00] {name}: {text} \u200e<pièce jointe : 00000012-PHOTO-2024.jpg>\n")
-        + "\u200e[01/03/2024 12:09:00] 阿泽: notes.pdf • \u200e3 pages \u200e<pièce jointe : 00000014-notes.pdf>\n",
-    ),
+        + "01.03.24, 12:09 - 阿泽: Diese Nachricht wurde gelöscht.\n01.03.24, 12:09 - 阿泽: <Media omitted>\n"),
+    "WhatsApp, iPhone with files": ("a.txt", lines("\u200e[01/03/2024 12:0{n}:00] {name}: {text} \u200e<pièce jointe : 00000012-PHOTO-2024.jpg>\n")
+        + "\u200e[01/03/2024 12:09:00] 阿泽: notes.pdf • \u200e3 pages \u200e<pièce jointe : 00000014-notes.pdf>\n"),
     "WhatsApp, iPhone in English": ("a.txt", lines("[3/1/24, 12:0{n}:00 PM] {name}: {text}\n") + "\u200e[3/1/24, 12:09:00 PM] 阿泽: \u200eimage omitted\n"),
     "WhatsApp, Arabic": ("a.txt", lines("٣١\u200f/١٢\u200f/٢٠٢٣، ٩:١٥ م - {name}: {text}\n")),
-    "LINE": (
-        "a.txt",
-        "[LINE] 阿泽とのトーク履歴\n保存日時：2024/03/02 10:00\n\n2024/03/01(金)\n"
+    "LINE": ("a.txt", "[LINE] 阿泽とのトーク履歴\n保存日時：2024/03/02 10:00\n\n2024/03/01(金)\n"
         + lines("午後12:0{n}\t{name}\t{text}\n").replace("了\n", "了\n午後12:05\t\t阿泽がメッセージの送信を取り消しました\n")
-        + "12:09\t阿泽\t[สติกเกอร์]\n12:09\t阿泽\t[アルバム] 夏\n12:10\t阿泽\t☎ 通話時間 0:32\n",
-    ),
+        + "12:09\t阿泽\t[สติกเกอร์]\n12:09\t阿泽\t[アルバム] 夏\n12:10\t阿泽\t☎ 通話時間 0:32\n"),
     "bold names and colons": ("a.txt", lines("- **{name}：** {text}\n")),
     "WeChatMsg": ("a.csv", wechatmsg(BOTH, *((9, kind, 0, 0, 1709266690, XML, "", "阿泽", "w") for kind in (3, 47, 10000)))),
     "PyWxDump": ("a.csv", "id,MsgSvrID,type_name,is_sender,talker,room_name,msg,src,CreateTime\n" + rows(
         "{n},7,文本,0,{name},room,{text},,2024-03-01 12:0{n}:00", "9,7,图片,0,阿泽,room,图片,x.dat,2024-03-01 12:02:30"
     )),
-    "WeFlow's sheet as CSV": (
-        "a.csv",
-        "会话信息,,,\n微信ID,wxid,昵称,阿泽\n\n序号,时间,发送者昵称,发送者微信ID,发送者备注,发送者身份,消息类型,内容\n"
-        + rows("{n},2024-03-01 12:0{n}:00,{name},wxid,,{name},文本消息,{text}"),
-    ),
+    "WeFlow's sheet as CSV": ("a.csv", "会话信息,,,\n微信ID,wxid,昵称,阿泽\n\n序号,时间,发送者昵称,发送者微信ID,发送者备注,发送者身份,消息类型,内容\n"
+        + rows("{n},2024-03-01 12:0{n}:00,{name},wxid,,{name},文本消息,{text}")),
     "WeFlow JSON": ("a.json", array(
         '{"createTime": 170926560%(n)d, "type": "文本消息", "content": "%(text)s", "isSend": %(i)d, "senderUsername": "wxid", "senderDisplayName": "%(name)s"}',
         '{"createTime": 1, "type": "图片消息", "content": "[图片]", "isSend": 1, "senderDisplayName": "阿泽"}',
@@ -208,17 +182,11 @@ EXPORTS = {
     "qq-chat-exporter JSON": ("a.json", array(QCE := (
         '{"timestamp": 170926560%(n)d000, "sender": {"uid": "u_%(name)s", "name": "%(name)s"}, "content": {"text": "%(text)s"}, "recalled": false, "system": false}'
     ), around='{"metadata": {}, "chatInfo": {"name": "阿泽"}, "messages": %s}')),
-    "qq-chat-exporter text": (
-        "a.txt",
-        "[QQChatExporter V5 / https://example.invalid]\n\n====\n聊天名称: 阿泽\n导出时间: 2024-03-02 10:00:00\n\n\n"
+    "qq-chat-exporter text": ("a.txt", "[QQChatExporter V5 / https://example.invalid]\n\n====\n聊天名称: 阿泽\n导出时间: 2024-03-02 10:00:00\n\n\n"
         + lines("{name}:\n时间: 2024-03-01 12:0{n}:00\n内容: {text}\n\n\n")
-        + "阿泽:\n时间: 2024-03-01 12:09:00\n内容: [图片: a.png]\n资源: 1 个文件\n  - image: a.png\n\n====\n导出完成\n",
-    ),
-    "QQ's own text": (
-        "a.txt",
-        "消息记录（此消息记录为文本格式，不支持重新导入）\n\n====\n消息分组:我的好友\n====\n消息对象:阿泽\n====\n\n"
-        + lines("2024-03-01 12:0{n}:00 {name}(10001)\n{text}\n\n"),
-    ),
+        + "阿泽:\n时间: 2024-03-01 12:09:00\n内容: [图片: a.png]\n资源: 1 个文件\n  - image: a.png\n\n====\n导出完成\n"),
+    "QQ's own text": ("a.txt", "消息记录（此消息记录为文本格式，不支持重新导入）\n\n====\n消息分组:我的好友\n====\n消息对象:阿泽\n====\n\n"
+        + lines("2024-03-01 12:0{n}:00 {name}(10001)\n{text}\n\n")),
     "QQNT_Export": ("a.json", array(
         '{"time": "2024-03-01 12:0%(n)d:00", "sender": "%(name)s", "contents": [["%(text)s", "text"]]}',
         '{"time": "2024-03-01 12:09:00", "sender": "阿泽", "contents": [["[图片]", "x.png"]]}',

@@ -113,24 +113,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_git
-def test_the_library_is_fetched(upstream: Path, home: Path, capsys) -> None:
-    commit = git(upstream, "rev-parse", "one").strip()
-    source = f"url: '{upstream.as_uri()}', licence: none stated, commit: {commit}"
+def test_the_library_and_the_papers_data_come_each_at_its_commit(upstream: Path, home: Path, capsys) -> None:
+    one, two = (git(upstream, "rev-parse", name).strip() for name in ("one", "main"))
+    url = f"url: '{upstream.as_uri()}'"
     (home / "library_sources.yaml").write_text(
-        f"- {{name: a/Birds, {source}, want: ['*BQB']}}\n"
-        f"- {{name: a/Zipped, {source}, want: [picture], archive: 'https://drive'}}\n"
+        f"- {{name: a/Zipped, {url}, licence: none stated, commit: {one}, want: [picture], archive: 'https://x'}}\n"
     )
     fetch.fetch_library()
     printed = capsys.readouterr().out
-    assert f"a/Birds at {commit[:12]}: fetched, 3 files, licence: none" in printed
-    assert "download https://drive and unzip it into" in printed
-
-
-@needs_git
-def test_the_papers_data_come_each_at_its_commit(upstream: Path, home: Path, capsys) -> None:
-    one, two = (git(upstream, "rev-parse", name).strip() for name in ("one", "main"))
-    (home / "paper_data.yaml").write_text(
-        f"url: '{upstream.as_uri()}'\nlicence: none stated\nparts:\n"
+    assert f"a/Zipped at {one[:12]}: fetched, 3 files, licence: none" in printed
+    assert "download https://x and unzip it into" in printed
+    listed = home / "paper_data.yaml"
+    listed.write_text(
+        f"{url}\nlicence: none stated\nparts:\n"
         f"- {{commit: {one}, paths: [README.md, picture]}}\n- {{commit: {two}, paths: [later.jpg]}}\n"
         f"- {{commit: {one}, paths: ['{ODD[0]}'], pictures: true}}\n"
     )
@@ -139,9 +134,7 @@ def test_the_papers_data_come_each_at_its_commit(upstream: Path, home: Path, cap
     assert "5 files, 0.0 MB; licence: none stated" in capsys.readouterr().out
     fetch.fetch_release(with_pictures=True)
     assert (folder / ODD[0]).is_dir() and not fetch.is_users(folder)
-    (home / "paper_data.yaml").write_text(
-        f"url: '{home.as_uri()}/gone'\nlicence: x\nparts: [{{commit: {two}, paths: [x]}}]\n"
-    )
+    listed.write_text(listed.read_text().replace(upstream.as_uri(), "file:///gone").replace("later", "x"))
     with pytest.raises(SourceError, match="git fetch failed"):
         fetch.fetch_release()
 
@@ -175,15 +168,13 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
 
 
 @needs_git
-def test_a_data_set_is_fetched_once_and_a_missing_one_says_why(place: Path, monkeypatch) -> None:
-    home = fill(place / "eujhwang" / "meme-cap", "data/memes-test.json", "code.py")
-    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "one"]):
-        git(home, *words)
-    for _ in range(2):
-        located = fetch.locate(Profile(name="x"))
-        assert located["memecap"].state == "fetched" and located["memecap"].path
-        assert located["imgflip"].path is None and "git fetch failed" in located["imgflip"].state
-        shutil.rmtree(home, ignore_errors=True)
+def test_a_data_set_is_fetched_and_a_missing_one_says_why(upstream: Path, place: Path, monkeypatch) -> None:
+    listed = (place / "template_sources.yaml").read_text("utf-8")
+    listed = listed.replace(f"{place}/eujhwang/meme-cap", upstream.as_uri()).replace("[data, ", "[picture, ")
+    (place / "template_sources.yaml").write_text(listed.replace("**/memes*test*.json", "**/*.jpg"), "utf-8")
+    located = fetch.locate(Profile(name="x"))
+    assert located["memecap"].state == "fetched" and located["memecap"].path
+    assert located["imgflip"].path is None and "git fetch failed" in located["imgflip"].state
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch.locate(Profile(name="x"))["imgflip"].state == "fetching is off"
 
