@@ -1,8 +1,8 @@
 """What a profile lacks and will ask for before it runs (calls, tokens, money, hours), and what a run used."""
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -16,7 +16,7 @@ from memecmd_utils.llm import gloss, local_model, spending
 from memecmd_utils.llm.endpoint import INPUTS, OpenAIBackend
 from memecmd_utils.runs import Role
 from memecmd_utils.schemas import AnnotationReply, SummaryReply
-from memecmd_utils.settings import Endpoint, Judge, Profile
+from memecmd_utils.settings import Judge, Profile
 
 
 class Tokens(NamedTuple):
@@ -46,6 +46,9 @@ answered so much for each meme; vectors are those of `INPUTS` texts. A
 gloss reads and writes so much for each text: an estimate from the texts of memes and summaries, no count."""
 SCREENSHOT = (190, 62, 155)
 """Pixels of a screenshot's height: bars and times, and more for each turn and each meme (means likewise)."""
+REMOTE_SECONDS_PER_CALL = 2.0
+LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
+"""Of an endpoint, and of the local model on two idle cores."""
 SHARED = 0.3
 """Part of a yes/no question that a local judge reads anew: its pair differs in the last line only."""
 
@@ -60,37 +63,34 @@ def lacks(profile: Profile, templates: bool = False) -> list[str]:
     here stands what would be found out only after something was paid: keys, models, addresses, prices and
     weights.
     """
-    looks: list[tuple[str, Callable[[], Any]]] = []
-    if not templates:
-        looks += ("dialogues: ", partial(load_dialogues, profile)), ("news: ", partial(_plan_news, profile))
-    asked = runs.models_asked(profile, templates) if profile.models.mode != "recorded" else {}
-    for (role, _), model in asked.items():
-        if model.llm == "local":
-            looks.append(("", partial(local_model.check, model.local_model)))
-            continue
-        is_embedder = role == "embedder"
-        looks.append(("", partial(_reach, model.endpoint, profile, is_embedder)))
-        if model.endpoint.model:
-            looks.append(("", partial(runs.check_price, model.endpoint, profile, is_embedder)))
     missing = []
-    for what, look in looks:
+
+    @contextmanager
+    def look(what: str = "") -> Iterator[None]:
         try:
-            look()
+            yield
         except MemecmdError as error:
             missing.append(f"{what}{error}")
+
+    if not templates:
+        with look("dialogues: "):
+            load_dialogues(profile)
+        with look("news: "):
+            if profile.dialogue.news != "feeds":  # which stage 03 asks
+                dialogue.plan(news.load_news(profile), [], profile)
+    asked = runs.models_asked(profile, templates) if profile.models.mode != "recorded" else {}
+    for (role, _), (llm, endpoint, local) in asked.items():
+        with look():
+            if llm == "local":
+                local_model.check(local)
+            elif role == "embedder":
+                OpenAIBackend(endpoint, key=embedder_of(profile, "endpoint").key())
+            else:
+                OpenAIBackend(endpoint)
+        if llm == "openai" and endpoint.model:
+            with look():
+                runs.check_price(endpoint, profile, reads_only=role == "embedder")
     return list(dict.fromkeys(missing))
-
-
-def _plan_news(profile: Profile) -> None:
-    """Read the news of a run's start as stage 03 does; feeds, which it would ask, are left to it."""
-    if profile.dialogue.news != "feeds":
-        dialogue.plan(news.load_news(profile), [], profile)
-
-
-def _reach(endpoint: Endpoint, profile: Profile, is_embedder: bool) -> None:
-    """Look for what it takes to ask an endpoint: a model, an address, a key."""
-    key = embedder_of(profile, "endpoint").key() if is_embedder else None
-    OpenAIBackend(endpoint, key=key)
 
 
 def check(profile: Profile, templates: bool = False) -> None:
@@ -156,12 +156,12 @@ def _row(
     t_out = calls * answers * tokens.written
     usd = endpoint.usd(t_in, t_out)
     apart = 60 / profile.models.max_rpm if profile.models.max_rpm else 0
-    seconds = spending.reckoned_seconds(calls, t_in, t_out, False, profile.models.concurrency, apart)
+    seconds = calls * max(REMOTE_SECONDS_PER_CALL / profile.models.concurrency, apart)
     if llm == "authored":
         name, calls, t_in, t_out, usd, seconds = "authored text", 0, 0, 0, 0.0, 0.0
     elif llm == "local":
         name, usd, anew = local_model, 0.0, SHARED if task == "yes_no" else 1
-        seconds = spending.reckoned_seconds(calls, anew * t_in, t_out, True, 1)
+        seconds = anew * t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
     row = {"stage": stage, "model": name, "calls": round(calls), "tokens_in": round(t_in)}
     return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 
