@@ -54,7 +54,7 @@ NOTHING_USABLE = 20
 
 
 class Chat:
-    """Asks a backend, with recordings in front of it and a cap on requests in flight."""
+    """Asks a backend, with recordings in front of it."""
 
     def __init__(
         self,
@@ -73,11 +73,8 @@ class Chat:
         """
         self.backend, self.recordings, self.mode, self.strict = backend, recordings, mode, strict
         self.concurrency, self.budget, self.usage = concurrency, budget or Budget(), usage or Usage()
-        self._side_by_side = 0
-        """Calls of `side_by_side` under way; the first fault in them ends them all."""
         self._asking: dict[str, asyncio.Event] = {}
         """Keys that are asked for at this moment, each with the event of its end."""
-        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def ask(self, request: Request, parse: Callable[[Reply], T], again: bool = True) -> Answer[T]:
         """Return the parsed answer to `request`.
@@ -124,12 +121,12 @@ class Chat:
     async def side_by_side(self, work: Iterable[Awaitable[T]]) -> list[T]:
         """Await coroutines that ask this chat, `concurrency` of them at a time; results in their order.
 
-        `work` is drawn from as places become free. On the first fault no further request goes out, but those
-        under way are waited for and recorded, because they are paid for.
+        Each asks one question after the other. `work` is drawn from as places become free. On the first fault
+        no further request goes out, but those under way are waited for and recorded, because they are paid
+        for.
         """
         results: dict[int, T] = {}
         waiting = enumerate(work)
-        self._side_by_side += 1
 
         async def place() -> None:
             try:
@@ -146,8 +143,7 @@ class Chat:
                 raise self.backend.fault
             return [results[number] for number in sorted(results)]
         finally:
-            self._side_by_side -= 1
-            self.backend.fault = self.backend.fault if self._side_by_side else None
+            self.backend.fault = None
 
     def _stop_after_fault(self) -> None:
         if self.backend.fault is not None:
@@ -222,19 +218,11 @@ class Chat:
         return request.model_copy(update=changed)
 
     async def _send(self, request: Request) -> Reply:
-        """One exchange, in a free slot and within the caps. A rate limit keeps its slot, and so slows us."""
-        loop = asyncio.get_running_loop()
-        if self._slots is None or self._slots[0] is not loop:
-            self._slots = loop, asyncio.Semaphore(self.concurrency)
-        async with self._slots[1], self.budget.call(request) as pay:
+        """One exchange within the caps."""
+        async with self.budget.call(request) as pay:
             self._stop_after_fault()
             self.usage.calls += 1
-            try:
-                reply = await self.backend.complete(request)
-            except Exception as error:
-                if self._side_by_side:  # before its own part ends, which may wait for more under way
-                    self.backend.fault = self.backend.fault or error
-                raise
+            reply = await self.backend.complete(request)
             self.usage.usd += pay(reply)
         self.usage.tokens_in += reply.tokens_in
         self.usage.tokens_out += reply.tokens_out
