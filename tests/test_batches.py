@@ -85,8 +85,12 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(ser
     assert not any(run.folder.rglob("*.json")) and not service.lines, "nobody was asked, nothing is kept"
     (run.write_dir / "batches" / "annotation.json").unlink()  # as if killed before the note was written
     assert batches.send(run, "annotation").endswith("in b0") and len(service.batches) == 1
-    assert batches.fetch(run, "annotation") == "b0: in_progress, 0 answered"
-    assert batches.fetch(run, "annotation") == "b0: completed, 4 answered"
+    errors = {"object": "list", "data": [{"message": "billing limit simulated-simulated", "code": "x"}]}
+    service.batches["b0"] |= {"status": "failed", "errors": errors}
+    assert batches.fetch(run, "annotation") == "b0: failed, 0 answered\nbilling limit ***"
+    assert batches.send(run, "annotation").endswith("in b1"), "one that failed is sent again"
+    assert batches.fetch(run, "annotation") == "b1: in_progress, 0 answered"
+    assert batches.fetch(run, "annotation") == "b1: completed, 4 answered"
     row = runs.spent(run).rows["annotation", "annotation"]
     full = (row["tokens_in"] * 1 + row["tokens_out"] * 10) / 1e6
     assert row["calls"] == 4 and row["usd"] == pytest.approx(full / 2)
@@ -96,15 +100,6 @@ def test_a_batch_is_sent_once_fetched_and_taken_by_the_run_at_half_the_price(ser
     assert [bool(a.unscored) for a in made] == [False] * 5 and "\u2028" in made[2].s_plus
     assert len(service.lines) == asked + 2, "the unusable one and the one that was not answered"
     assert batches.send(run, "annotation") == "annotation has no open questions: all answers are recorded"
-
-
-def test_a_batch_that_failed_can_be_sent_again_and_says_why(service, monkeypatch) -> None:
-    run = opened(service, monkeypatch)
-    batches.send(run, "annotation")
-    errors = {"object": "list", "data": [{"message": "billing limit simulated-simulated", "code": "x"}]}
-    service.batches["b0"] |= {"status": "failed", "errors": errors}
-    assert batches.fetch(run, "annotation") == "b0: failed, 0 answered\nbilling limit ***"
-    assert batches.send(run, "annotation").endswith("in b1")
 
 
 def test_the_ratings_of_a_judge_come_by_batch(service, monkeypatch) -> None:

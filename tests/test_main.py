@@ -22,7 +22,6 @@ def status_of(*words: str) -> int:
     ("words", "said"),
     [
         (["--set", "n_turns=1", "reproduce"], "error: dialogue.n_turns: "),
-        (["--profile", "openai", "reproduce"], "error: no API key: "),
         (["--profile", "openai", "doctor"], "error: no API key: "),
         (["--set", "seed=77", "verify"], "error: "),
         (["insert-memes", "", ""], "error: name both files"),

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import traceback
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,6 @@ GOOD = Answer(chat_reply("好"))
 TOPS = [{"token": KEY, "logprob": -0.1}, {"token": "是", "logprob": -2.0}]
 FIRST_TOKEN = {"content": [{**TOPS[0], "top_logprobs": TOPS}]}
 SERVERS: dict[str, list[Answer]] = {
-    "401 as text": [Answer(ECHO, 401, kind="text/plain")],
     "400 in every field": [Answer(error(ECHO, code=ECHO, param=ECHO), 400)],
     "500 as text": [Answer(ECHO, 500, kind="text/html", x_should_retry="false")],
     "an error with status 200": [Answer(error(ECHO))] * 10,
@@ -142,14 +142,5 @@ def test_a_key_among_the_settings_is_refused_without_showing_it(endpoints, capsy
     assert ended.value.code == 2 and "endpoints." in err and not shows_key(urllib.parse.unquote(out + err))
     with pytest.raises(ProfileError) as caught:
         load_profile("openai", {"endpoints": endpoints})
-    told: BaseException | None = caught.value
-    while told is not None:
-        assert not shows_key(urllib.parse.unquote(str(told))), "nor in what the error carries"
-        told = told.__cause__ or told.__context__
-
-
-def test_an_address_with_a_key_in_the_environment_is_refused_without_showing_it(monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", f"http://h/v1?key={KEY}")
-    with pytest.raises(types.EndpointError, match="OPENAI_BASE_URL") as caught:
-        OpenAIBackend(Endpoint(model="m", key_env=KEY_VARIABLE))
-    assert not shows_key(str(caught.value))
+    told = "".join(traceback.format_exception(caught.value))
+    assert not shows_key(urllib.parse.unquote(told)), "nor in what the error carries"
