@@ -6,7 +6,6 @@ Entries rank by score, then id, may abstain, and are refused with file and line;
 import gzip
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ import pytest
 
 from memecmd_utils import __main__ as command
 from memecmd_utils import benchmark, grades, statistics
-from memecmd_utils.benchmark import MEASURES, PAPER, Benchmark, BenchmarkError, System
+from memecmd_utils.benchmark import PAPER, Benchmark, BenchmarkError, System
 from memecmd_utils.chats import search
 from memecmd_utils.grades import GroundTruth
 from memecmd_utils.runs import Run
@@ -63,25 +62,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 # --- layout -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read_back(made: Benchmark, tmp_path: Path) -> None:
+def test_what_is_written_is_read_back_and_holds_nothing_of_a_turn_itself(made, tmp_path: Path) -> None:
     benchmark.write(tmp_path, [made])
     (back,) = benchmark.read(tmp_path)
     for name in ("turns", "memes", "judgements", "qrels"):
-        pd.testing.assert_frame_equal(
-            getattr(back, name).reset_index(drop=True), getattr(made, name).reset_index(drop=True)
-        )
+        mine, written = (getattr(one, name).reset_index(drop=True) for one in (made, back))
+        pd.testing.assert_frame_equal(written, mine)
+    turn = back.turns.set_index("id").loc["made-0/4"]
+    assert [said["text"] for said in turn.before] == list(made_up.TEXTS[:3]) and turn.speaker == "B"
+    assert turn.context == "\n".join(made_up.TEXTS[:3])
     with pytest.raises(BenchmarkError, match="no benchmark is here"):
         benchmark.read(tmp_path / "made")
     (tmp_path / "made" / "judgements.tsv").write_text("a\tb\n", encoding="utf-8")
     with pytest.raises(BenchmarkError, match="not a split of a benchmark"):
         benchmark.read(tmp_path)
-
-
-def test_turns_hold_nothing_of_the_turn_itself(made: Benchmark) -> None:
-    turn = next(t for t in made.turns.itertuples() if t.turn == 4)
-    assert turn.id == "made-0/4" and turn.speaker == "B"
-    assert [said["text"] for said in turn.before] == list(made_up.TEXTS[:3])
-    assert turn.context == "\n".join(made_up.TEXTS[:3])
 
 
 def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchmark) -> None:
@@ -99,20 +93,12 @@ def test_qrels_hold_sums_of_both_batches_at_turns_where_a_meme_fits(made: Benchm
     assert {*built.memes["id"], *built.judgements["corpus-id"]} == {*IDS} - {"m03"}, "flagged"
 
 
-@pytest.mark.parametrize(
-    ("given", "score"),
-    [((1, 1, 1, 0), 1), ((2, 2, 1), 3), ((0.7, 1.4, 0.9), 2)],
-)
-def test_a_meme_is_relevant_where_its_mean_grade_says_that_it_fits(given, score: int) -> None:
-    """With three graders or more a mean may lie between the scores: it counts as the lower one."""
-    plain = made_split(dialogues=1)
-    sure = made_up.grade(2, "m01", "0", 2, "made-0")
-    row = sure.model_dump() | {"meme_id": "m00"}
-    graded = [grades.UserGrade(**row | {"grader": str(n), "grade": g}) for n, g in enumerate(given)]
-    built = benchmark.build(replace(plain, truth=GroundTruth((), {"user": [*graded, sure]})))
-    assert built.relevant["made-0/2"] == {"m00": score, "m01": 4}
-    hit = grades.measure({"made-0/2": ["m00"]}, built.relevant)[0, MEASURES.index("R@1")]
-    assert hit == grades.fits(round(np.mean(given), 9)) == (score >= 2)
+def test_a_mean_between_two_scores_counts_as_the_lower_one_and_fits_where_that_does() -> None:
+    row = made_up.grade(2, "m", "0", 2).model_dump()
+    for given, score in (((1, 1, 1, 0), 1), ((2, 2, 1), 3), ((0.7, 1.4, 0.9), 2)):
+        rows = [grades.UserGrade(**row | {"grader": str(n), "grade": grade}) for n, grade in enumerate(given)]
+        ((mean,),) = (of_turn.values() for of_turn in grades.mean_grades(rows).values())
+        assert grades.relevance(mean) == score and grades.fits(mean) == (score >= grades.RELEVANT)
 
 
 def test_datasets_loads_the_configurations_in_the_form_of_mteb(made: Benchmark, tmp_path: Path) -> None:
@@ -138,11 +124,8 @@ def test_a_table_has_every_system_with_interval_and_test(made: Benchmark, run: R
     systems = benchmark.package_systems(made, run)
     assert set(systems) == {PAPER, grades.CAPTION, *(f"{part} alone" for part in grades.PARTS)}
     # Everything is graded, as the pool of the example is for the systems that fed it.
-    every = made.judgements.set_index(["query-id", "corpus-id"]).reindex(
-        pd.MultiIndex.from_product([made.turns["id"], IDS], names=["query-id", "corpus-id"])
-    )
-    every = every.fillna({"score": 0, "batch": "pool"}).astype({"score": int}).reset_index()
-    whole = replace(made, judgements=every)
+    every = made.scores.fillna(0).astype(int).stack().rename("score").rename_axis(["query-id", "corpus-id"])
+    whole = replace(made, judgements=every.reset_index().assign(batch="pool"))
     found = benchmark.table(whole, {**systems, "ideal": System("file", best)}, seed=0).set_index("system")
     row, paper = found.loc["ideal"], found.loc[PAPER]
     assert found.index[0] == "ideal" and row["R@1"] == row["judged@5"] == 1
@@ -153,22 +136,14 @@ def test_a_table_has_every_system_with_interval_and_test(made: Benchmark, run: R
     assert np.isnan(paper["p"]) and 0 < found.loc[grades.RANDOM, "R@1"] < 0.5
 
 
-def ranking_of(made: Benchmark, memes: Callable[[str, dict[str, int]], list[str]]) -> System:
-    """A system that ranks at each turn what `memes` gives for the turn and its scores."""
-    return System("file", {turn: memes(turn, made.scores.loc[turn].to_dict()) for turn in made.scores.index})
-
-
 def test_what_nobody_graded_is_no_miss(made: Benchmark, run: Run) -> None:
     """A random ranking, half of it ungraded, is not told from chance; one that finds what fits is."""
-
-    def drawn(turn: str, scores: dict[str, float]) -> list[str]:
-        return statistics.rng(0, "another random ranking", turn).permutation(IDS).tolist()
-
-    def informed(turn: str, scores: dict[str, float]) -> list[str]:
-        ungraded = [meme for meme in IDS if np.isnan(scores[meme])]
-        return [*ungraded[:3], *sorted(set(IDS) - set(ungraded), key=lambda meme: -scores[meme])]
-
-    systems = {name: ranking_of(made, rank) for name, rank in {"drawn": drawn, "informed": informed}.items()}
+    drawn, informed = {}, {}
+    for turn, scores in made.scores.iterrows():
+        drawn[turn] = statistics.rng(0, "another random ranking", turn).permutation(IDS).tolist()
+        best = scores.dropna().sort_values(ascending=False, kind="stable")
+        informed[turn] = [*scores.index[scores.isna()][:3], *best.index]
+    systems = {"drawn": System("file", drawn), "informed": System("file", informed)}
     found = benchmark.table(made, {**benchmark.package_systems(made, run), **systems}, 0).set_index("system")
     for name, verdict in {"drawn": "not shown", "informed": "yes"}.items():
         row = found.loc[name]
@@ -186,20 +161,20 @@ def test_a_sender_is_measured_by_what_it_sends(made: Benchmark) -> None:
     lands = {t: [m for m, s in row.items() if s == benchmark.LANDS] for t, row in scores.items()}
     unfit = {t: [m for m, s in row.items() if s < grades.RELEVANT] for t, row in scores.items()}
     some, nothing = [turn for turn in lands if lands[turn]], {key: [] for key in lands}
-    rankings = {
-        "choosy": {turn: lands[turn][:1] for turn in lands},
-        "one": nothing | {some[0]: lands[some[0]]},
-        "always": {turn: lands[turn] or unfit[turn] for turn in lands},
-        "never": nothing,
+    systems = {
+        "choosy": System("file", {turn: lands[turn][:1] for turn in lands}),
+        "one": System("file", nothing | {some[0]: lands[some[0]]}),
+        "always": System("file", {turn: lands[turn] or unfit[turn] for turn in lands}),
+        "never": System("file", nothing),
+        "gated": System("package", unfit, frozenset(some[:1])),
     }
-    systems = {name: System("file", ranking) for name, ranking in rankings.items()}
-    systems["gated"] = System("package", unfit, frozenset(some[:1]))
     of = {name: benchmark.as_sender(made, system) for name, system in systems.items()}
     hits, turns = len(some), len(scores)
-    net = {name: 8 * found[benchmark.NET].value for name, found in of.items()}
-    assert net == {"choosy": hits, "one": 1, "always": 2 * hits - turns, "never": 0, "gated": -1}, "8 chats"
-    rate = {name: turns * found["rate"] for name, found in of.items()}
-    assert rate == {"choosy": hits, "one": 1, "always": turns, "never": 0, "gated": 1}
+    sums = {name: (8 * row[benchmark.NET].value, turns * row["rate"]) for name, row in of.items()}
+    assert sums == {
+        "choosy": (hits, hits), "one": (1, 1), "always": (2 * hits - turns, turns), "never": (0, 0),
+        "gated": (-1, 1),
+    }, "of 8 chats"  # fmt: skip
     assert of["choosy"]["lands"].value == 1 and np.isnan(of["never"]["lands"].value)
     assert of["choosy"]["specificity"] > of["always"]["specificity"]
 
@@ -306,7 +281,7 @@ def test_entries_ask_by_name_or_key_may_abstain_and_are_scored(
 # --- MOD ----------------------------------------------------------------------------------------------------
 
 TALK = [
-    {"speaker_id": "[speaker1]", "emotion_id": 0, "img_id": "195", "txt": "早"},
+    {"speaker_id": "[speaker1]", "emotion_id": 0, "img_id": "003", "txt": "早"},
     {"speaker_id": "[speaker2]", "txt": "早啊"},
     {"speaker_id": "[speaker1]", "img_id": "007"},
     {"speaker_id": "[speaker2]", "img_id": "030", "txt": "哈哈"},
@@ -320,7 +295,7 @@ def file(folder: Path, value: object, name: str = "c_val.json") -> Path:
 
 
 def test_each_meme_from_the_second_message_on_is_a_question(tmp_path: Path) -> None:
-    captions = {"195": "字幕", "7": "别的"}
+    captions = {"3": "字幕", "7": "别的"}
     first, second = benchmark.read_mod(file(tmp_path, {"dialogue 1": TALK, "dialogue 2": TALK[:1]}), captions)
     dialogue, context, meme = first
     assert (dialogue, context.chat, context.next_speaker) == ("dialogue 1", "c_val/dialogue 1/3", "甲")
@@ -340,24 +315,18 @@ def test_mod_is_scored_as_a_benchmark(tmp_path: Path, monkeypatch, capsys) -> No
     """Seven of eight memes are the right ones for what the agent says; one is not in the library."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-made-up")
     run = made_chats.finished_run(monkeypatch, tmp_path, origins={n: f"set/{n:03d}.jpg" for n in range(12)})
-    sent = {n: f"{n:03d}" if n < 7 else "999" for n in range(8)}
-    talks = {
-        f"dialogue {n}": [
-            {"speaker_id": "[speaker1]", "img_id": "003", "txt": "早"},
-            {"speaker_id": "[speaker2]", "txt": f"说说 k{n}"},
-            {"speaker_id": "[speaker1]", "img_id": name},
-        ]
-        for n, name in sent.items()
-    }
+    sent = [f"{n:03d}" if n < 7 else "999" for n in range(8)]
+    said = [{"speaker_id": "[speaker2]", "txt": f"说说 k{n}"} for n in range(8)]
+    memes = [{"speaker_id": "[speaker1]", "img_id": name} for name in sent]
+    talks = {f"dialogue {n}": [TALK[0], *rest] for n, rest in enumerate(zip(said, memes, strict=True))}
     file(tmp_path / "mod", talks)
     file(tmp_path / "mod", {"喜": 0}, "emotion_dict.json")
     with made_chats.agent().running() as server:
         profile = made_chats.live_profile(tmp_path, server.url)
+        given = ["--profile", profile, "leaderboard", "--run", "made", "--mod", str(tmp_path / "mod")]
         for _ in range(2):
             with pytest.raises(SystemExit, match="0"):
-                command.main(
-                    ["--profile", profile, "leaderboard", "--run", "made", "--mod", str(tmp_path / "mod")]
-                )
+                command.main(given)
         assert len(server.bodies) == 8, "recorded: nothing is asked twice"
     assert "甲：早［表情包：字幕 k8］\n乙：说说 k" in server.bodies[0]["messages"][-1]["content"]
     assert "emotion_dict.json is not a file of MOD" in capsys.readouterr().out

@@ -18,5 +18,5 @@ from memecmd_utils.template_memes.data_sets import (
     read_memecap,
     read_records,
 )
-from memecmd_utils.template_memes.prompts import message, paper_rows, word
+from memecmd_utils.template_memes.prompts import FORMS, message, word
 from memecmd_utils.template_memes.recall import Preprocess, as_files, rank_all

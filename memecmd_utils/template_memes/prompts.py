@@ -1,19 +1,16 @@
-"""The prompts of CM50 by name: Table 5, and the rows of Tables 9, 10 and 11 (2501.13851, Appendices A to E).
+"""The prompts of CM50 and their replies: Tables 5 and 9 to 11 (2501.13851, Appendices A to E).
 
-`data/paper/cm50_prompts.csv` lists all rows with the scores that the paper prints; a row without a file is
-one whose prompt it only names. Rows that differ only in the data or in the context share a file
-`prompts/template_<file>.j2`. Tasks, order, labels and JSON keys are the paper's, the wording is ours.
+`data/paper/cm50_prompts.csv` lists all rows of these tables; rows that differ only in the data or in the
+context share a file `prompts/template_<file>.j2`. Tasks, order, labels and JSON keys are the paper's, the
+wording is ours.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Annotated, Any, NamedTuple
 
-import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, create_model, model_validator
 
-from memecmd_utils.files import paths
 from memecmd_utils.llm import prompts as llm_prompts
 from memecmd_utils.llm.types import Image, Message
 from memecmd_utils.schemas import TemplateMeme, Text
@@ -168,51 +165,19 @@ FORMS = {
 }
 
 
-class PromptSpec(NamedTuple):
-    """A row of Tables 5, 9, 10 or 11, and the prompt that stands for it: the columns of the CSV.
+def message(file: str, meme: TemplateMeme, about: str, context: bool, image: Image | None) -> Message:
+    """What a prompt file asks about one meme.
 
-    `file` is empty where the paper only names the prompt; `context` is yes, no or both.
+    With `context` the template's "about" text is given, or it is said that there is none. Without `image` the
+    model gets the template's name and the texts on the meme instead. Names, texts and "about" are fenced:
+    they come from outside.
     """
-
-    name: str
-    table: int
-    row: str
-    file: str
-    context: str
-    measured_on: str
-    published: float
-
-    @property
-    def form(self) -> Form:
-        """What its file asks for."""
-        return FORMS[self.file]
-
-    def gives_context(self, wanted: bool) -> bool:
-        """Whether it asks with context: where that is wanted, and the row is not one without."""
-        return wanted and self.context != "no"
-
-
-@cache
-def paper_rows() -> tuple[PromptSpec, ...]:
-    """All rows of the paper's tables, in their order."""
-    table = pd.read_csv(paths.data / "paper" / "cm50_prompts.csv", keep_default_na=False)
-    return tuple(PromptSpec(*row) for row in table.itertuples(index=False))
-
-
-def message(spec: PromptSpec, meme: TemplateMeme, about: str, context: bool, image: Image | None) -> Message:
-    """What is asked about one meme.
-
-    With `context` the template's "about" text is given, or it is said that there is none; a row without
-    context never has it. Without `image` the model gets the template's name and the texts on the meme
-    instead. Names, texts and "about" are fenced: they come from outside.
-    """
-    form, with_context = spec.form, spec.gives_context(context)
-    written = meme.text or "(no text is known)"
+    form, written = FORMS[file], meme.text or "(no text is known)"
     seen = [image] if image is not None and form.sees else []
     text = llm_prompts.render(
-        f"template_{spec.file}",
-        about=about.strip() if with_context else "",
-        with_context=with_context,
+        f"template_{file}",
+        about=about.strip() if context else "",
+        with_context=context,
         has_image=bool(seen),
         text_only=not form.sees,
         known=f"Template: {meme.template}\n{written}" if form.sees else written,
