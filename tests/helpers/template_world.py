@@ -60,13 +60,11 @@ def record(template, number, votes=7, views=400, title=None, boxes=("when the", 
         "url": f"https://i.imgflip.com/{name}.jpg",
         "post": f"https://imgflip.com/i/{name}",
         "metadata": {
-            "views": f"{views:,}",
-            "img-votes": str(votes) if votes else 0,
+            "views": f"{views:,}", "img-votes": str(votes) if votes else 0, "author": AUTHOR,
             "title": f"made-up {name}" if title is None else title,
-            "author": AUTHOR,
         },
         "boxes": list(boxes),
-    }
+    }  # fmt: skip
 
 
 def world() -> dict[str, list[dict]]:
@@ -85,19 +83,10 @@ def world() -> dict[str, list[dict]]:
 
 def annotated(template, raw, meaning):
     """A record as CM50 publishes it, with a made-up reading."""
-    return {
-        "visual elaboration": "A kettle stands on a stove.",
-        "detected text": "\n".join(raw["boxes"]),
-        "meaning of the meme": meaning,
-        "literary device": ["irony", "allusion"],
-        "emotion word": "joy",
-        "url": raw["url"],
-        "post": raw["post"],
-        "metadata": raw["metadata"],
-        "type": template,
-        "ocr": raw["boxes"],
-        "title": raw["metadata"]["title"],
-    }
+    said = {"visual elaboration": "A kettle stands on a stove.", "detected text": "\n".join(raw["boxes"])}
+    said |= {"literary device": ["irony", "allusion"], "emotion word": "joy", "meaning of the meme": meaning}
+    about = {name: raw[name] for name in ("url", "post", "metadata")}
+    return said | about | {"type": template, "ocr": raw["boxes"], "title": raw["metadata"]["title"]}
 
 
 def blank(number: int) -> Image.Image:
