@@ -274,25 +274,20 @@ def _licences(records: Records, sources: Sequence[Mapping[str, Any]]) -> dict[st
 
 def _statistics(records: Records) -> dict[str, Any]:
     """The numbers of the card: printed cells."""
-    memes, annotations = records["memes"], records["annotations"]
     chats = tables.dialogue_counts(records["dialogues"])
     use = tables.meme_use(records["placements"], records["dialogues"])
-    unscored = "of which {:,} came to nothing (`unscored`)".format
-    without_texts = sum(bool(annotation.unscored) for annotation in annotations)
     return {
         "sizes": {
             "dialogues": f"{chats['total']:,} ({chats['news']:,} news, {chats['role']:,} role)",
             "turns": f"{chats['turns']:,}, of {chats['mean_characters']:.1f} characters on average",
             "turns that still break a rule of the prompts": f"{chats['turns_with_violations']:,}",
-            "turn summaries": f"{chats['summaries']:,}, {unscored(chats['summaries_unscored'])}",
-            "memes": f"{len(memes):,}, {sum(bool(meme.file) for meme in memes):,} with their picture",
-            "meme annotations": f"{len(annotations):,}, {unscored(without_texts)}",
+            "turn summaries": f"{chats['summaries']:,}, {chats['summaries_unscored']:,} of them `unscored`",
         },
         "rows": [
             (plain(row["strategy"]), f"{row['memes sent']:,}", row["rate"], f"{row['distinct memes']:,}")
             for row in use.to_dict("records")
         ],
-        "unsafe": sum(bool(annotation.unsafe) for annotation in annotations),
+        "unsafe": sum(bool(annotation.unsafe) for annotation in records["annotations"]),
     }
 
 

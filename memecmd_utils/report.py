@@ -163,10 +163,9 @@ TABS = (retrieval.RERANKED, "greedy")
 
 def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     """Write `index.html` of the report; `numbers` are those of `write_numbers`."""
-    candidates, consistency = run.load(schemas.Candidate), run.load(schemas.Consistency)
-    truth = grades.truth_of_run(run.profile, records["dialogues"], records["memes"])
+    consistency = run.load(schemas.Consistency)
     beside = live.corpus() if run.strict else None
-    chats = chat_payload(run, records, candidates, truth, numbers, beside)
+    chats = chat_payload(run, records, numbers, beside)
     library = cards(run, records, chats, beside)
     chats["memes"] = [[card["meme"].meme_id, card["meme"].words, card["meme"].gloss] for card in library]
     _draw_teaching_chat(run, records)
@@ -290,27 +289,22 @@ def table_of(run: Run, name: str) -> Markup:
 
 
 def chat_payload(
-    run: Run,
-    records: Records,
-    candidates: Sequence[schemas.Candidate],
-    truth: grades.GroundTruth,
-    numbers: Mapping[str, Any],
-    beside: live.Corpus | None = None,
+    run: Run, records: Records, numbers: Mapping[str, Any], beside: live.Corpus | None
 ) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON.
 
     Those of the live corpus stand before them, under the strategies that it has.
     """
-    profile, dialogues, choices = run.profile, records["dialogues"], run.load(schemas.Choice)
-    words = {
-        name: schemas.STRATEGIES[name] for name in schemas.STRATEGIES if name in profile.retrieval.strategies
-    }
+    profile, dialogues, placements = run.profile, records["dialogues"], records["placements"]
+    choices, candidates = run.load(schemas.Choice), run.load(schemas.Candidate)
+    truth = grades.truth_of_run(profile, dialogues, records["memes"])
+    words = {name: told for name, told in schemas.STRATEGIES.items() if name in profile.retrieval.strategies}
     kinds = {kind: [d for d in dialogues if d.kind == kind] for kind in schemas.DIALOGUE_KINDS}
     mixed = [d for pair in zip_longest(*kinds.values()) for d in pair if d is not None]
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
     halves, glosses = retrieval.halves(dialogues), english_titles(run, dialogues)
-    gates, means, placements = run.load_json("gates.json"), truth.means, records["placements"]
+    gates, means = run.load_json("gates.json"), truth.means
     first = shown.index(drawing.teaching_dialogue(shown, "typical"))
     if beside:
         first = [dialogue.dialogue_id for dialogue in beside.dialogues].index(live.TYPICAL)
@@ -427,7 +421,7 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 
 
 def cards(
-    run: Run, records: Records, chats: Mapping[str, Any], beside: live.Corpus | None = None
+    run: Run, records: Records, chats: Mapping[str, Any], beside: live.Corpus | None
 ) -> list[dict[str, Any]]:
     """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`."""
     memes, folder, needed = run.memes(), run.read("memes.parquet").parent, set()

@@ -244,8 +244,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
 
     notebook, output = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
-    failed = output.with_name(f"{name}.failed.ipynb")
-    working = output.with_name(f".{name}.{os.getpid()}.ipynb")
+    failed = output.with_name(f"{name}.failed.ipynb")  # what is on the way to `output`
+    failed.unlink(missing_ok=True)
     if unknown := parameters.keys() - papermill.inspect_notebook(str(notebook)).keys():
         raise NotebookFailed(f"{name} has no parameter {min(unknown)!r} in a cell tagged `parameters`")
     replays, started = run.strict and not STAGES[name].templates, time.monotonic()
@@ -253,7 +253,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     def execute() -> None:
         papermill.execute_notebook(
             without_exercises(nbformat.read(notebook, as_version=4)),
-            str(working),
+            str(failed),
             parameters=dict(parameters),
             kernel_name="python3",
             language="python",
@@ -268,7 +268,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
 
     try:
         with_a_second_kernel(name, execute)
-        executed = nbformat.read(working, as_version=4)
+        executed = nbformat.read(failed, as_version=4)
         for number, cell in enumerate(executed.cells):
             if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
                 ended = "did an earlier one end the kernel (quit)?"
@@ -281,9 +281,6 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         raise NotebookFailed(said) from None
     except nbclient.exceptions.CellTimeoutError:
         raise NotebookFailed(f"{name}: a cell took too long") from None
-    finally:
-        if working.exists():
-            working.replace(failed)
     failed.unlink()
     # Without papermill's times and paths two equal runs give equal files.
     for part in (executed, *executed.cells):

@@ -359,8 +359,7 @@ class Profile(Setting):
                 f"consistency_embedder is {models.embedder!r}, as in retrieval: a score by the same embedder "
                 "would only repeat the choice; name another"
             )
-        wanting = [("flag_unsafe", self.library.flag_unsafe), ("gloss", models.gloss)]
-        for key, wanted in wanting:
+        for key, wanted in (("flag_unsafe", self.library.flag_unsafe), ("gloss", models.gloss)):
             if wanted and models.llm == "authored":
                 raise ValueError(f"{key} needs llm: openai or local, which can be asked")
         return self
