@@ -112,7 +112,7 @@ def test_a_lesson_opens_with_a_question_a_guess_its_length_and_what_you_change(p
         assert bool(folded) == cell.metadata.get("jupyter", {}).get("source_hidden", False), cell.id
 
 
-# --- equations, terms and findings stand where pages say -----------------------------------------------
+# --- equations stand where the package's map says -----------------------------------------------
 
 
 def displayed(notebook: nbformat.NotebookNode) -> set[int]:
@@ -136,28 +136,13 @@ def test_every_equation_of_the_map_is_displayed_in_the_notebook_of_its_room() ->
     assert [n for n, room in room_of.items() if n not in displayed(of_chapter(chapter[room]))] == []
 
 
-def test_terms_of_the_glossary_are_in_their_notebooks() -> None:
-    """Its rows: term, term and meaning in both languages, chapter."""
-    text = (paths.notebooks / "GLOSSARY.md").read_text(encoding="utf-8")
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    rows = [row for row in rows if row[0] != "term"]
-    assert len(rows) > 50
-    for term, chinese, meaning, chinese_meaning, chapter in rows:
-        assert chinese and meaning.endswith(".") and chinese_meaning.endswith("。"), term
-        words = prose(of_chapter(chapter)).lower().replace("$", "")
-        assert [part for part in term.lower().replace("$", "").split(", ") if part not in words] == []
-
-
 # --- every solution runs ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch, finished):
     """A checkout of its own that reads the finished example run of this one."""
-    root = tmp_path / "checkout"
-    (root / "data" / "processed").mkdir(parents=True)
-    project(root)
-    (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
+    root = project(tmp_path / "checkout", finished)
     monkeypatch.setenv("MEMECMD_ROOT", str(root))
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")

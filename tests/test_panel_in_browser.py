@@ -70,9 +70,7 @@ def test_a_moved_slider_changes_the_chat(tmp_path, finished, open_browser) -> No
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
-    root = project(tmp_path / "checkout")
-    (root / "data" / "processed").mkdir()
-    (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
+    root = project(tmp_path / "checkout", finished)
     with open_browser(1500, 1000, silent=False) as driver, lab(root, tmp_path) as address:
 
         def wait(condition, what: str):

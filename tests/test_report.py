@@ -94,30 +94,15 @@ def test_a_picture_shows_where_memes_land_and_what_nobody_measured() -> None:
     assert [100 * reranked["lands"].value] in [line.get_xdata().tolist() for line in panels[1].lines]
 
 
-def test_refresh_copies_and_compare_finds_what_changed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(paths, "reports", tmp_path)
-    monkeypatch.setattr(tracked, "PAGES", ())
-    folder = tmp_path / "example"
-    (folder / "figures").mkdir(parents=True)
-    for name in tracked.TRACKED[2:]:
-        Image.new("RGB", (20, 10), (10, 20, 30)).save(folder / "figures" / name)
-
-    def write(number: float, placed: str) -> None:
-        (folder / "numbers.json").write_text(json.dumps({"x": number}))
-        (folder / "placements.csv").write_text(f"dialogue_id,meme_id,score\n{placed}\n")
-
-    write(1.0, "d1,12e456789012,0.250000")
-    assert {path.name for path in tracked.refresh()} == set(tracked.TRACKED)
-    assert tracked.compare() == []
-    write(1.1, "d1,34e456789012,0.250003")
-    Image.new("RGB", (20, 10), (200, 20, 30)).save(folder / "figures" / "fig3_scores.png")
-    found = tracked.compare()
-    assert [line.partition(":")[0] for line in found] == [
-        "numbers.x", "placements.1.1", "placements.1.2", "fig3_scores.png"
-    ]  # fmt: skip
-    (folder / "figures" / "chat.png").unlink()
-    with pytest.raises(MemecmdError, match=r"chat\.png: run `make reproduce` first"):
-        tracked.refresh()
+def test_a_change_of_tracked_results_is_found(tmp_path) -> None:
+    kept = {"x": 1.0, "rows": [["12e456789012", 0.25]], "gone": 1}
+    assert tracked.differences(kept, {**kept, "x": 1 + 1e-7}, "n") == []
+    made = {"x": 1.1, "rows": [["34e456789012", 0.250003]]}
+    found = tracked.differences(kept, made, "n")
+    assert [line.partition(":")[0] for line in found] == ["n.gone", "n.rows.0.0", "n.rows.0.1", "n.x"]
+    for name, colour in (("a", (10, 20, 30)), ("b", (200, 20, 30))):
+        Image.new("RGB", (20, 10), colour).save(tmp_path / f"{name}.png")
+    assert tracked.picture_difference(tmp_path / "a.png", tmp_path / "b.png") > tracked.PIXEL_TOLERANCE
 
 
 # --- The pages lead somewhere

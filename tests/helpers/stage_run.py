@@ -76,8 +76,11 @@ def command(
 # --- a project of its own ---------------------------------------------------------------------------
 
 
-def project(root: Path) -> Path:
-    """A project in `root` with data and reports of its own; notebooks and profiles are copies."""
+def project(root: Path, finished: Path | None = None) -> Path:
+    """A project in `root` with data and reports of its own; notebooks and profiles are copies.
+
+    It reads the example run of the checkout `finished`.
+    """
     for name in ("notebooks", "data/profiles"):
         if not (root / name).exists():
             ignored = shutil.ignore_patterns(".ipynb_checkpoints")
@@ -88,6 +91,9 @@ def project(root: Path) -> Path:
     for name in linked:
         if not (root / name).exists():
             (root / name).symlink_to(paths.root / name)
+    if finished:
+        (root / "data" / "processed").mkdir()
+        (root / "data" / "processed" / "example").symlink_to(finished / "data" / "processed" / "example")
     return root
 
 
