@@ -2,12 +2,10 @@
 
 import copy
 import dataclasses
-import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import made_chats
 import made_turns
 import made_up
 import numpy as np
@@ -125,15 +123,8 @@ def test_a_run_takes_its_own_weights_else_the_shipped_and_goes_on_without_under_
     assert "no memes by learned" in capsys.readouterr().out
 
 
-def test_a_turn_without_a_summary_promises_nothing(tmp_path: Path, monkeypatch) -> None:
-    made_chats.placement_file(tmp_path / "placement.json")
-    said = made_up.dialogue_of_summaries("news-0", "news", unscored=(3,), n_turns=4)
-    memes = {f"m{i}": made_up.meme(f"m{i}") for i in range(3)}
-    notes = [made_up.annotation(name, emotion=name) for name in memes]
-    encode = functools.partial(made_up.vectors, dim=made_chats.DIM)
-    monkeypatch.setattr(learned, "open_encoders", lambda _: (["topics"] * 2, {"a": encode, "b": encode}))
-    run = Run("made", made_up.profile(strategies=["learned"]), tmp_path, tmp_path)
-    (one,) = learned.rank_dialogues(run, Split("made", [said], memes, notes))
+def test_a_turn_without_a_summary_promises_nothing(placement: LearnedPlacement) -> None:
+    (one,) = placement.rank(made_turns.world(1, 4, 24, unscored=[(0, 3)]))
     assert one.turns == [2, 3, 4] and np.isneginf(one.top1).tolist() == [False, True, False]
     assert one.ranking.memes[1, 0] == -1
 
