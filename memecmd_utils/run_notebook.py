@@ -71,7 +71,7 @@ def outside_inputs(profile: Profile) -> dict[str, list[int]]:
     named = [source for source in library.sources if source != "example"]
     named += [library.curation, profile.dialogue.dialogues, models.clip_model, models.embedder]
     named += [profile.dialogue.news, *profile.dialogue.feeds, profile.paper_data]
-    named += [profile.mtrclip.images, os.environ.get("MEMECMD_GGUF")]
+    named += [profile.mtrclip.images]
     for source in fetch.source_list("template_sources"):
         named.append(getattr(profile.cm50, source.key) or str(paths.raw / "templates" / source.name))
     named += [str(paths.raw / "ratings" / profile.name), str(paths.raw / "news" / profile.name)]

@@ -28,7 +28,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch):
     """A key in the environment of whoever runs the tests must not change them."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "MEMECMD_GGUF"):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 

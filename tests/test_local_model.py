@@ -25,11 +25,6 @@ from memecmd_utils.schemas import Dialogue
 SMALL = "gemma-3-270m"
 
 
-@pytest.fixture(autouse=True)
-def _no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MEMECMD_GGUF", raising=False)
-
-
 def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(MemecmdError, match=r"'gpt'; the registry has: qwen2\.5-coder-1\.5b, gemma-3-270m"):
         local.find("gpt")
@@ -48,20 +43,6 @@ def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch) -> None:
     os.truncate(path, weights.size)
     monkeypatch.setattr(local.util, "find_spec", lambda name: object())
     local.check(SMALL)
-
-
-def test_a_gguf_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local.util, "find_spec", lambda name: object())
-    monkeypatch.setenv("MEMECMD_GGUF", str(tmp_path / "none.gguf"))
-    with pytest.raises(MemecmdError, match="MEMECMD_GGUF names"):
-        local.check(SMALL)
-    own = tmp_path / "my-model.gguf"
-    own.write_bytes(b"GGUF")
-    monkeypatch.setenv("MEMECMD_GGUF", str(own))
-    model = local.model_id(SMALL)
-    local.check(SMALL)
-    assert local.install(SMALL).path == own
-    assert (model.name, model.sha256) == ("my-model", hashlib.sha256(b"GGUF").hexdigest())
 
 
 WHOLE = bytes(range(256)) * 4000

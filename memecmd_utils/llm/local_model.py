@@ -42,8 +42,6 @@ class Weights(BaseModel):
     chat_template: str | None = None
     path: Path = Path()
     """Its file, there or not, as `find` knows it."""
-    own: bool = False
-    """Whether that is the user's own in place of the registry's."""
 
 
 @lru_cache(maxsize=1)
@@ -54,17 +52,12 @@ def registry() -> dict[str, Weights]:
 
 
 def find(name: str) -> Weights:
-    """A model of the registry with the path of its file. Raises `MemecmdError`.
+    """A model of the registry with the path of its file, which a user's checkouts share.
 
-    `MEMECMD_GGUF` names a file of the user's own, whose hash enters the key of every recording. All others
-    lie where the checkouts of a user share them.
+    Raises `MemecmdError` for another name.
     """
     if name not in registry():
         raise MemecmdError(f"no local model {name!r}; the registry has: {', '.join(registry())}")
-    if own := os.environ.get("MEMECMD_GGUF"):
-        if not Path(own).is_file():
-            raise MemecmdError(f"MEMECMD_GGUF names {own}, which is not a file")
-        return registry()[name].model_copy(update={"path": Path(own), "own": True})
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return registry()[name].model_copy(update={"path": cache / "memecmd" / f"{name}.gguf"})
 
@@ -74,7 +67,7 @@ def check(name: str) -> None:
     weights = find(name)
     lacking = [] if util.find_spec("xllamacpp") else ["the engine xllamacpp is"]
     # By its size: reading a gigabyte at each start takes seconds.
-    if not weights.own and not (weights.path.is_file() and weights.path.stat().st_size == weights.size):
+    if not (weights.path.is_file() and weights.path.stat().st_size == weights.size):
         lacking.append(f"the weights of {name} are")
     command = "make local-llm" if name == next(iter(registry())) else f"make local-llm MODEL={name}"
     if lacking:
@@ -84,8 +77,6 @@ def check(name: str) -> None:
 def model_id(name: str) -> ModelId:
     """Name, label and hash of a local model; the registry's own weights need no reading of the file."""
     weights = find(name)
-    if weights.own:
-        return ModelId(name=weights.path.stem, label="own file", sha256=files.sha256(weights.path))
     return ModelId(name=weights.name, label=weights.label, sha256=weights.sha256)
 
 
@@ -96,7 +87,7 @@ def install(name: str) -> Weights:
         engine = [r.split(";")[0].strip() for r in metadata.requires("memecmd") or [] if "xllamacpp" in r]
         print(f"installing {engine[0]}", flush=True)
         _pip("install", engine[0])
-    if weights.own or (weights.path.is_file() and files.sha256(weights.path) == weights.sha256):
+    if weights.path.is_file() and files.sha256(weights.path) == weights.sha256:
         return weights
     folder = weights.path.with_name(f"{name}.download")  # stays where the download breaks off
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +143,7 @@ class LocalServer:
         parameters.cache_ram_mib = 512  # of old prompts; the default of 8 GiB starves a laptop
         parameters.swa_full = True  # a sliding window (Gemma) would forget the prefix that questions share
         parameters.verbosity = -1  # it logs every token's slot otherwise
-        if weights.chat_template and not weights.own:
+        if weights.chat_template:
             parameters.chat_template = weights.chat_template
         self._server = xllamacpp.Server(parameters)
         # A server that is ended before its loop has begun never ends, as in a run that only replays.

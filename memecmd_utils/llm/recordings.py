@@ -30,7 +30,6 @@ Outcome = Literal[
 Form = dict[str, Any]
 KEY_VERSION = 2
 REPLIES = ".jsonl", ".jsonl.gz"
-"""Endings of the files of recorded replies."""
 
 
 class RecordingError(MemecmdError, ValueError):
