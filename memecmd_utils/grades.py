@@ -386,32 +386,8 @@ def relevance(mean: float) -> int:
     return math.floor(2 * mean)
 
 
-def measure(rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]) -> np.ndarray:
-    """`MEASURES` of the rankings of turns, as trec_eval finds them, [turns of `qrels`, measures].
-
-    `qrels`: turn -> meme -> `relevance`. A turn for which nothing is ranked gets 0 in all.
-    """
-    from ir_measures import RR, Judged, Success, evaluator, nDCG
-
-    # In the order of `MEASURES`. Not by names: the library's parser uses what Python 3.14 no longer has.
-    hit = Success(rel=RELEVANT)
-    theirs = [hit @ 1, hit @ 5, RR(rel=RELEVANT), nDCG @ 5, Judged @ 5]
-    rows, values = {turn: row for row, turn in enumerate(qrels)}, np.zeros((len(qrels), len(theirs)))
-    run = {
-        turn: {meme: -float(rank) for rank, meme in enumerate(memes)}
-        for turn, memes in rankings.items()
-        if memes
-    }
-    columns = {
-        id(one): column for column, one in enumerate(theirs)
-    }  # to compare two costs more than to measure
-    for got in evaluator(theirs, qrels).iter_calc(run):
-        values[rows[got.query_id], columns[id(got.measure)]] = got.value
-    return values
-
-
 def per_turn(order: np.ndarray, grades: np.ndarray) -> np.ndarray:
-    """The same of one ranking by mean grades, [turns, measures].
+    """`MEASURES` of one ranking by mean grades, as trec_eval finds them, [turns, measures].
 
     `order` holds the columns of `grades` [turns, memes], best first; nan is ungraded, and does not fit.
     """
@@ -420,6 +396,20 @@ def per_turn(order: np.ndarray, grades: np.ndarray) -> np.ndarray:
     reciprocal = hits.any(axis=1) / (1 + hits.argmax(axis=1))
     among = hits[:, :DEPTH].any(axis=1)
     return np.column_stack([hits[:, 0], among, reciprocal, ndcg(order, grades), top.mean(axis=1)])
+
+
+def measure(rankings: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]]) -> np.ndarray:
+    """The same of the rankings of turns, [turns of `qrels`, measures].
+
+    `qrels`: turn -> meme -> `relevance`. A turn for which nothing is ranked gets 0 in all.
+    """
+    values = np.zeros((len(qrels), len(MEASURES)))
+    for row, (turn, scores) in enumerate(qrels.items()):
+        if best := rankings.get(turn):
+            listed = (*best, *scores.keys() - best)
+            given = np.array([[scores.get(meme, np.nan) for meme in listed]]) / 2
+            values[row] = per_turn(np.arange(len(best))[None], given)[0]
+    return values
 
 
 def random_order(keys: Iterable[Key], n_memes: int, seed: int) -> np.ndarray:

@@ -10,6 +10,7 @@ import made_up
 import numpy as np
 import pandas as pd
 import pytest
+from ir_measures import RR, Judged, Success, iter_calc, nDCG
 
 from memecmd_utils import grades, statistics
 from memecmd_utils.files import StageOutputError, paths
@@ -136,15 +137,25 @@ def test_measures_by_hand() -> None:
     assert got == pytest.approx(by_hand)
 
 
-def test_measures_are_those_of_trec_eval_also_where_nobody_graded() -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("depth", [3, 40])
+def test_measures_are_those_of_trec_eval(depth: int) -> None:
+    """Also of short rankings, of turns without one, and of memes that nobody graded."""
+    rng = np.random.default_rng(depth)
     given = rng.choice([0, 0, 0, 0.5, 1, 1.5, 2, np.nan], (20, 40))
     given[1], given[2] = np.nan, 0
-    order = np.array([rng.permutation(40) for _ in given])
-    ranked = {str(turn): [str(meme) for meme in memes] for turn, memes in enumerate(order)}
-    scores = [{str(m): grades.relevance(g) for m, g in enumerate(row) if g >= 0} for row in given.tolist()]
-    measured = grades.measure(ranked, {str(turn): of_turn for turn, of_turn in enumerate(scores)})
-    assert grades.per_turn(order, given) == pytest.approx(measured)
+    order = np.array([rng.permutation(40)[:depth] for _ in given])
+    assert grades.per_turn(order[1:2], given[1:2]).tolist() == [[0] * 5]
+    ranked = {str(turn): [str(meme) for meme in memes] for turn, memes in enumerate(order) if turn % 7}
+    qrels = {
+        str(turn): {str(m): grades.relevance(g) for m, g in enumerate(row) if g >= 0}
+        for turn, row in enumerate(given.tolist()) if turn != 1
+    }  # fmt: skip
+    hit = Success(rel=grades.RELEVANT)
+    theirs = (hit @ 1, hit @ 5, RR(rel=grades.RELEVANT), nDCG @ 5, Judged @ 5)
+    run = {turn: {meme: -float(n) for n, meme in enumerate(memes)} for turn, memes in ranked.items()}
+    found = {(m.query_id, str(m.measure)): m.value for m in iter_calc(theirs, qrels, run)}
+    expected = [[found.get((turn, str(one)), 0) for one in theirs] for turn in qrels]
+    assert grades.measure(ranked, qrels).tolist() == expected
 
 
 def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> None:
