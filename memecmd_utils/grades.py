@@ -205,27 +205,6 @@ def placed_grades(
     return {name: values for name, values in found.items() if not whole or len(values) == n[name]}
 
 
-def agreement_table(truth: GroundTruth) -> pd.DataFrame:
-    """Agreement of two markers and of two graders: kappa of send or not, weighted kappa of the grades."""
-    sent = pd.DataFrame([(m.dialogue_id, m.turn, "", m.marker, int(m.send)) for m in truth.marks])
-    graded = pd.DataFrame([(g.dialogue_id, g.turn, g.meme_id, g.grader, g.grade) for g in truth.grades])
-    rows = []
-    for what, measure, values, most in (
-        ("send or not", "kappa", sent, 1),
-        ("grade 0/1/2", "weighted kappa", graded, 2),
-        ("grade 0 or not", "kappa", graded, 1),
-    ):
-        if not len(values) or values[3].nunique() != 2:
-            continue
-        both = values.pivot_table(index=[0, 1, 2], columns=3, values=4, sort=False).dropna()
-        pairs = np.minimum(both.to_numpy(dtype=int), most)
-        kappa = statistics.cluster_kappa(pairs, both.index.get_level_values(0))
-        same = statistics.share((pairs[:, 0] == pairs[:, 1]).mean())
-        row = {"what": what, "measure": measure, "kappa": kappa, "same": same}
-        rows.append({**row, "n": kappa.n, "dialogues": kappa.clusters})
-    return pd.DataFrame(rows)
-
-
 def gaps_of(places: Iterable[Key]) -> list[int]:
     """Turns from each place to the next one in the same dialogue."""
     return [b[1] - a[1] for a, b in pairwise(sorted(places)) if a[0] == b[0]]

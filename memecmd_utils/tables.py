@@ -233,7 +233,9 @@ def evaluate_run(
     run.save(consistency, Consistency)
     graded = grades.placed_grades(placements, truth, whole=True)
     cases = case_dialogues(placements, dialogues, profile)
-    by_grades = {"agreement": grades.agreement_table(truth), "retrieval": grades.compare_systems(data)}
+    # Of all marks and grades of the example, which no run can change.
+    agreement = statistics.read_tables(paths.example / "agreement.json") if truth.grades else ()
+    by_grades = {"agreement": pd.DataFrame(agreement), "retrieval": grades.compare_systems(data)}
     by_judges = {
         "meme_use": meme_use(placements, dialogues),
         "table_1": table_1(ratings, consistency, dialogues, profile),

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from ir_measures import RR, Judged, Success, iter_calc, nDCG
+from sklearn.metrics import cohen_kappa_score
 
 from memecmd_utils import grades, statistics
 from memecmd_utils.files import StageOutputError, paths
@@ -76,18 +77,17 @@ def test_placed_memes_get_their_mean_grade_and_a_strategy_counts_where_all_were_
     assert grades.placed_grades([*in_full, *in_part], truth, whole=True) == {"greedy": greedy}
 
 
-def test_agreement_is_kappa_of_each_pair_of_raters() -> None:
-    marks = [made_up.mark(t, who, send) for t in range(2, 6) for who, send in (("a", t < 4), ("b", t < 5))]
-    given = [made_up.grade(t, "m1", who, g) for t, (x, y) in enumerate([(0, 0), (2, 2), (1, 2), (0, 0)], 2)
-              for who, g in (("a", x), ("b", y))]  # fmt: skip
-    table = grades.agreement_table(grades.GroundTruth(marks, {"pool": given})).set_index("what")
-    # Sent: 2 and 3 of 4 turns, equal in 3: observed 0.75, by chance 0.5.
-    sent = table.loc["send or not"]
-    assert sent.kappa.value == pytest.approx(0.5) and sent.same.value == 0.75
-    # Quadratic weights: one disagreement of 1 in 4; by chance sum((i-j)^2 a_i b_j)/4, a 2,1,1 and b 2,0,2.
-    expected = (1 * 1 * 2 + 1 * 1 * 2 + 4 * 2 * 2 + 4 * 1 * 2) / 4
-    assert table.loc["grade 0/1/2"].kappa.value == pytest.approx(1 - 1 / expected)
-    assert pd.isna(sent.kappa.low)  # one dialogue has no interval
+def test_the_tracked_agreement_is_kappa_of_the_two_graders() -> None:
+    given = pd.DataFrame([g.model_dump() for g in grades.load_truth(paths.example).grades])
+    both = (
+        given.pivot(index=["dialogue_id", "turn", "meme_id"], columns="grader", values="grade").to_numpy().T
+    )
+    (row,) = (r for r in statistics.read_tables(paths.example / "agreement.json") if "0/1/2" in r["what"])
+    assert row["kappa"].value == pytest.approx(cohen_kappa_score(*both, weights="quadratic"), abs=1e-6)
+    assert (row["n"], row["same"].value) == (
+        both.shape[1],
+        pytest.approx((both[0] == both[1]).mean(), abs=1e-6),
+    )
 
 
 def write(folder: Path, *grades: dict) -> Path:

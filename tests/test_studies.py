@@ -159,8 +159,3 @@ def test_shares_by_hand() -> None:
         "clearly opposite": 1 / 4, "cannot tell": 1 / 4, "sign if told": pytest.approx(2 / 3),
     }  # fmt: skip
     assert second["worlds"] == 1 and second["clear"] == 1
-    of = studies.shares_by_choice(WORLDS).set_index(["choice", "value"])
-    assert of["sign if told"].to_dict() == {
-        ("embedder", "one"): 1, ("embedder", "other"): 0.5, ("gate", "raw"): 1, ("gate", "standard"): 0,
-    }  # fmt: skip
-    assert set(of["claim"]) == {"Greedy beats Random"}, "claim 7 has one specification"

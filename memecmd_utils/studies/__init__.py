@@ -1,8 +1,3 @@
 """Notebook 05b: studies of what the paper leaves open, each with its tables."""
 
-from memecmd_utils.studies.specification_curve import (
-    leave_one_out,
-    shares,
-    shares_by_choice,
-    specifications,
-)
+from memecmd_utils.studies.specification_curve import leave_one_out, shares, specifications

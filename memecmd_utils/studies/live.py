@@ -5,7 +5,6 @@ tables that were made of both once: no run can change them.
 """
 
 import json
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -61,21 +60,16 @@ def drawings() -> dict[str, Meme]:
 
 def ladders() -> dict[str, list[Dialogue]]:
     """The same cold starts under each setting of `phases`, `ours` first; their turns without summaries."""
-    others = pd.read_json(FOLDER / "ladders.jsonl", lines=True)
-    names = set(others["dialogue_id"])
-    ours = {d.dialogue_id: d for d in corpus().dialogues if d.dialogue_id in names}
-
-    def said(name: str, texts: Sequence[str]) -> Dialogue:
+    ours = {dialogue.dialogue_id: dialogue for dialogue in corpus().dialogues}
+    made: dict[str, list[Dialogue]] = {}
+    for row in pd.read_json(FOLDER / "ladders.jsonl", lines=True).itertuples():
+        one = ours[row.dialogue_id]
         turns = [
             turn.model_copy(update={"text": text, "gloss": ""})
-            for turn, text in zip(ours[name].turns, texts, strict=True)
+            for turn, text in zip(one.turns, row.texts, strict=True)
         ]
-        return ours[name].model_copy(update={"turns": turns, "summaries": []})
-
-    made = {"ours": [*ours.values()]}
-    for row in others.itertuples():
-        made.setdefault(row.phases, []).append(said(row.dialogue_id, row.texts))
-    return made
+        made.setdefault(row.phases, []).append(one.model_copy(update={"turns": turns, "summaries": []}))
+    return {"ours": [ours[one.dialogue_id] for one in made["full"]], **made}
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:

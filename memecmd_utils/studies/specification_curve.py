@@ -5,7 +5,7 @@ the right one. All are measured on the same dialogues, so they differ by their c
 Simmons and Nelson, 2020, Nature Human Behaviour 4). Intervals are over dialogues, not turns.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -316,31 +316,21 @@ def state(mean: np.ndarray, low: np.ndarray, high: np.ndarray, also_zero: np.nda
     return np.select(asked, ["cannot tell", "clear", "sign only", "clearly opposite"], "not")
 
 
-# --- In which share of the specifications a claim holds, and on which choice that hangs
+# --- In which share of the specifications a claim holds
 
 
 SHARES = ("worlds", "dialogues", "sign", "clear", "clearly opposite", "cannot tell", "sign if told")
 """Number of specifications, dialogues behind their intervals (at most), shares of the specifications, and the
 share with the sign among those that can tell. What is clear is not known (nan) below
 `statistics.MIN_CLUSTERS` dialogues."""
-NAMES = {"beta": "sign of beta", "k": "K", "random": "reading of Random"}
 
 
-def shares(rows: pd.DataFrame, by: Sequence[str] = ("claim",)) -> pd.DataFrame:
-    """`SHARES` of the specifications of each claim, or of every group, in the order in which these come."""
+def shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """`SHARES` of the specifications of each claim, in the order in which these come."""
     states = pd.get_dummies(rows["state"]).reindex(columns=list(STATES), fill_value=False).astype(float)
-    groups = pd.concat([rows[[*by, "dialogues"]], states], axis=1).groupby(list(by), sort=False)
+    groups = pd.concat([rows[["claim", "dialogues"]], states], axis=1).groupby("claim", sort=False)
     table = groups[list(STATES)].mean().assign(worlds=groups.size(), dialogues=groups["dialogues"].max())
     table["sign"], told = table["clear"] + table["sign only"], 1 - table["cannot tell"]
     table["sign if told"] = (table["sign"] / told).where(told > 1e-9)
     table.loc[table["dialogues"] < statistics.MIN_CLUSTERS, ["clear", "clearly opposite"]] = np.nan
     return table[list(SHARES)].reset_index().replace({"claim": CLAIMS})
-
-
-def shares_by_choice(curve: pd.DataFrame) -> pd.DataFrame:
-    """The same for each value of each open choice; choices on which a claim does not depend are left out."""
-    long = curve.rename(columns=NAMES).melt(["claim", "state", "dialogues"], var_name="choice")
-    asked = long.groupby(["claim", "choice"])["value"].transform("nunique") > 1
-    is_choice = long["choice"].isin([NAMES.get(axis, axis) for axis in AXES])
-    rows = long[asked & is_choice].sort_values("claim", kind="stable")
-    return shares(rows, ("claim", "choice", "value"))
