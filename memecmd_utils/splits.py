@@ -17,7 +17,7 @@ from memecmd_utils import files, grades, retrieval, statistics
 from memecmd_utils.files import paths
 from memecmd_utils.grades import NONE, FitCounts, GroundTruth, Key, load_truth, read_grades, truth_of_run
 from memecmd_utils.library import drawn_memes
-from memecmd_utils.retrieval import Encode, Gate, Gated, centre, halves, pad
+from memecmd_utils.retrieval import Encode, Gate, centre, halves, pad
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Annotation, Dialogue, Grade, Meme, Summary, SummaryReply
 from memecmd_utils.settings import Profile
@@ -327,8 +327,8 @@ class Turns:
         terms = self.terms(next(iter(self.encoders)), knobs.centring)
         return np.round(retrieval.combine(terms, knobs.weights), 9)
 
-    def gate(self, top1: np.ndarray, rule: Gate, like: np.ndarray | None = None) -> Gated:
-        """`retrieval.run_gate` on best scores [..., turns]; its scores, thresholds and decisions likewise.
+    def gate(self, top1: np.ndarray, rule: Gate, like: np.ndarray | None = None) -> np.ndarray:
+        """Where `retrieval.run_gate` sends by best scores [..., turns], likewise.
 
         Turns without a usable summary have no row here and count as everywhere. `like`, booleans of the same
         shape: the rate to meet.
@@ -337,8 +337,7 @@ class Turns:
         scores = np.where(where >= 0, top1[..., where], -np.inf)
         sent = None if like is None else (where >= 0) & like[..., where]
         rate = self.profile.retrieval.wanted_rate
-        gated = retrieval.run_gate(scores, self.split.dialogues, rule, rate, sent)
-        return Gated(*(part[..., where >= 0] for part in gated[:3]), *gated[3:])
+        return retrieval.run_gate(scores, self.split.dialogues, rule, rate, sent).sent[..., where >= 0]
 
     def measure(self, scores: np.ndarray) -> np.ndarray:
         """`grades.MEASURES` of scores [turns, memes] at the `answerable` turns, [turns there, measures]."""

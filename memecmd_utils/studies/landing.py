@@ -74,9 +74,8 @@ class Senders:
         `reranked` ranks its choice before the paper's order, and none of it before nothing.
         """
         paper = self.data.scores
-        rows, single = np.arange(len(paper)), self.fitting.argmax(axis=1)
-        only = np.full(paper.shape, -np.inf)
-        only[rows, single] = 1
+        rows, only = np.arange(len(paper)), np.full(paper.shape, -np.inf)
+        only[rows, self.fitting.argmax(axis=1)] = 1
         out = {LEARNED: self.learned.scores, ALONE: self.alone, PAPER: paper, POPULAR: self.liked}
         for who, memes in self.chosen.items():
             out[who] = paper.copy()
@@ -99,20 +98,15 @@ class Senders:
 
     @cached_property
     def turns(self) -> dict[str, np.ndarray]:
-        """Where everybody who decides on it sends, [turns], as masks."""
-        chosen = {who: memes >= 0 for who, memes in self.chosen.items()}
-        gated = {who: sent for who, (_, _, sent) in self.gates.items()}
-        return {ALL: np.ones(len(self.data.keys), dtype=bool), **chosen, **gated}
-
-    @cached_property
-    def gates(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Gate scores, thresholds and decisions at every turn, [turns] each, by whose gate it is (Eq. 23)."""
-        profile = self.data.profile
-        rules = {
-            LEARNED: (self.learned.promise, retrieval.rule_of(profile, retrieval.LEARNED_PENALTY)),
-            GREEDY: (self.data.scores.max(axis=1), retrieval.rule_of(profile)),
+        """Where everybody who decides on it sends, [turns], as masks; by a gate where none chose (Eq. 23)."""
+        data, profile = self.data, self.data.profile
+        learned_rule = retrieval.rule_of(profile, retrieval.LEARNED_PENALTY)
+        return {
+            ALL: np.ones(len(data.keys), dtype=bool),
+            **{who: memes >= 0 for who, memes in self.chosen.items()},
+            LEARNED: data.gate(self.learned.promise, learned_rule),
+            GREEDY: data.gate(data.scores.max(axis=1), retrieval.rule_of(profile)),
         }
-        return {who: self.data.gate(top1, rule)[:3] for who, (top1, rule) in rules.items()}
 
     @cached_property
     def _sent(self) -> dict[tuple[str, str], Sent]:

@@ -149,9 +149,9 @@ def open_gates(data: Turns, top1: np.ndarray) -> dict[str, tuple[np.ndarray, np.
     """
     found = {}
     for name, rule in GATES.items():
-        own = data.gate(top1, rule).sent
+        own = data.gate(top1, rule)
         plain = replace(rule, penalty=0.0, theta0=None)
-        found[name] = own, data.gate(top1, plain, own if rule.theta0 else None).sent
+        found[name] = own, data.gate(top1, plain, own if rule.theta0 else None)
     return found
 
 
