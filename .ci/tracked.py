@@ -55,7 +55,6 @@ def facts(numbers: Mapping[str, Any]) -> dict[str, Any]:
         "bench": dict(re.findall(r"^\| (.+?) \| .+? \| ([\d.,]+) s \|", bench, re.MULTILINE)),
         "effects": effects,
         "levels": _by(numbers["levels"], "strategy"),
-        "use": _by(numbers["meme_use"], "strategy"),
         "agreement": _by(truth.get("agreement", ()), "what"),
         "retrieval": truth.get("retrieval", []),
         "placed": _by(landed.get("placed", ()), "split", "where", "who"),

@@ -255,14 +255,8 @@ def evaluate_run(
 # --- The numbers of a run: what the README, the page and the comparison in CI read
 
 
-def distinct(texts: Sequence[str]) -> float:
-    """Share of different pairs of characters among all (Li et al., 2016); 1 where none comes twice."""
-    pairs = [text[i : i + 2] for text in texts for i in range(len(text) - 1)]
-    return len(set(pairs)) / max(1, len(pairs))
-
-
 def dialogue_counts(dialogues: Sequence[Dialogue]) -> dict[str, Any]:
-    """How many dialogues there are of each kind, turns and summaries, and how long and varied turns are."""
+    """How many dialogues there are of each kind, turns and summaries, and how long turns are."""
     turns = [turn for dialogue in dialogues for turn in dialogue.turns]
     summaries = [summary for dialogue in dialogues for summary in dialogue.summaries]
     kinds = Counter(dialogue.kind for dialogue in dialogues)
@@ -272,7 +266,6 @@ def dialogue_counts(dialogues: Sequence[Dialogue]) -> dict[str, Any]:
         "role": kinds["role"],
         "turns": len(turns),
         "mean_characters": round(float(np.mean([len(turn.text) for turn in turns])), 6),
-        "distinct_2": round(distinct([turn.text for turn in turns]), 6),
         "turns_with_violations": sum(bool(turn.violations) for turn in turns),
         "summaries": len(summaries),
         "summaries_unscored": sum(bool(summary.unscored) for summary in summaries),

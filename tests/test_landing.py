@@ -95,7 +95,7 @@ def test_tables_say_what_the_measures_say(made: Senders, tmp_path: Path) -> None
     placed = found["placed"].set_index(["where", "who"])
     mine = placed.loc[("reranked", "reranked")]
     assert (mine.memes, mine.fits.value, mine.lands.value) == (2 * N_DIALOGUES, 1, 0.5)
-    assert (mine.different, mine.repeats, mine["right after another"]) == (1, N_DIALOGUES, 0)
+    assert (mine.different, mine.repeats) == (1, N_DIALOGUES)
     assert (mine.chats, mine["lands a chat"]) == (N_DIALOGUES, 1)
     assert placed.loc[("reranked", POPULAR), "repeats"] == 0
     minus = found["differences"].set_index(["where", "who", "minus", "measure"])

@@ -220,7 +220,6 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
     """
     data = senders.data
     for where, turns in senders.turns.items():
-        gaps = grades.gaps_of(data.keys[row] for row in np.flatnonzero(turns))
         rest = (POPULAR, SINGLE, LEARNED, ALONE, GREEDY, RANDOM)
         for who in dict.fromkeys((*((where,) if where != ALL else ()), *rest)) if turns.any() else ():
             found = senders.sent(who, where)
@@ -229,7 +228,7 @@ def placed_rows(senders: Senders) -> Iterator[dict[str, Any]]:
                 "where": where, "who": who, "memes": len(sent), "ungraded": sent["grade"].isna().mean(),
                 **found.means(), "different": sent["meme"].nunique(),
                 "repeats": int(sent.duplicated(["dialogue", "meme"]).sum()),
-                "right after another": gaps.count(1), "chats": sent["dialogue"].nunique(),
+                "chats": sent["dialogue"].nunique(),
                 "lands a chat": (sent["grade"] == 2).sum() / len(data.rows_of),
             }  # fmt: skip
 
