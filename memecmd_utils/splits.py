@@ -46,6 +46,7 @@ class Split:
 def splits_of_run(run: Run, path: Path | None = None) -> Iterator[Split]:
     """A run's own split, named after its profile, then the untouched ones where the example's grades are its.
 
+    Those hold new dialogues, and new memes beside the example's: none where the run has another library.
     `path` is a user's table (`read_grades`): it takes the place of the example's grades and marks, and of the
     untouched splits. Without either the own split has no grades.
     """
@@ -57,20 +58,13 @@ def splits_of_run(run: Run, path: Path | None = None) -> Iterator[Split]:
         truth = truth_of_run(run.profile, dialogues, list(memes.values()))
     own = Split(run.profile.name, dialogues, memes, run.load(Annotation), truth)
     yield own
-    if truth.grades and not path:
-        yield from untouched_splits(own)
-
-
-def untouched_splits(example: Split) -> Iterator[Split]:
-    """The tests that no model has seen: new dialogues, and new memes beside those of the example.
-
-    None that is not graded, and none where the run has another library than the example's.
-    """
     known = drawn_memes()
-    old = {name: meme for name, meme in example.memes.items() if name in known}
-    for folder in (paths.example / name for name in UNTOUCHED if known.keys() == old.keys()):
+    if path or not truth.grades or not known.keys() <= memes.keys():
+        return
+    old = {name: memes[name] for name in known}
+    for folder in (paths.example / name for name in UNTOUCHED):
         new = drawn_memes(folder)
-        annotations = [*example.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
+        annotations = [*own.annotations, *files.read_jsonl(folder / "annotations.jsonl", Annotation)]
         split = Split(folder.name, dialogues_of(folder), {**old, **new}, annotations, load_truth(folder))
         if split.truth.grades:
             yield split

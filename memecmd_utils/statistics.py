@@ -163,11 +163,6 @@ class LeftOut(NamedTuple):
         return np.where(self.share > 0, self.value - self.without, 0.0)
 
     @property
-    def parts(self) -> np.ndarray:
-        """Each dialogue's part of the estimate's deviation; they sum to 0 (for a mean exactly)."""
-        return self.gaps * (1 - self.share)
-
-    @property
     def clusters(self) -> np.ndarray:
         """How many dialogues say something."""
         return (self.share > 0).sum(axis=0)
@@ -238,7 +233,8 @@ def interval(left_out: LeftOut, kind: Kind = DIFFERENCE) -> tuple[np.ndarray, np
 def _skews(left_out: LeftOut) -> tuple[np.ndarray, np.ndarray]:
     """What the skewness of the dialogues adds to t on either side, in units of 2 t^2 + 1."""
     n = left_out.clusters
-    parts = np.where(left_out.share > 0, left_out.parts - left_out.parts.sum(axis=0) / n, 0.0)
+    parts = left_out.gaps * (1 - left_out.share)  # of the estimate's deviation; of a mean they sum to 0
+    parts = np.where(left_out.share > 0, parts - parts.sum(axis=0) / n, 0.0)
     spread = np.sqrt((parts**2).sum(axis=0) / (n - 1))
     skewness = n / (n - 1) / np.maximum(n - 2, 1) * (parts**3).sum(axis=0) / spread**3
     more = skewness / np.sqrt(n) / 6

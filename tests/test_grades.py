@@ -29,8 +29,9 @@ def read(folder: Path, data: str | bytes) -> list[tuple]:
 
 
 SAME = {
-    "BOM, CRLF and blank rows": b"\xef\xbb\xbf" + (PLAIN.replace("\n", "\r\n") + "\r\n,,,\r\n").encode(),
-    "UTF-16 with tabs": PLAIN.replace(",", "\t").encode("utf-16"),
+    "UTF-16, tabs, CRLF and blank rows": (PLAIN.replace("\n", "\r\n") + "\r\n,,,\r\n")
+    .replace(",", "\t")
+    .encode("utf-16"),
     "semicolons, case and order": "sep=;\nGrade;Turn;Meme_ID;DIALOGUE_ID\n2;2;m1;news-a-1\n0;2;m2;news-a-1\n"
     "1;3;m1;news-a-1",
     "an index, another column and 2.0": "".join(
@@ -120,12 +121,6 @@ def test_only_authored_dialogues_have_ground_truth(monkeypatch: pytest.MonkeyPat
     assert grades.truth_of_run(made_up.profile(), [foreign], library) == grades.NONE
 
 
-def test_the_context_is_the_last_three_turns_and_nothing_later() -> None:
-    made = made_up.dialogue()
-    texts = [turn.text for turn in made.turns]
-    assert [Query(made, turn).context for turn in (2, 6)] == [texts[0], "\n".join(texts[2:5])]
-
-
 def test_measures_by_hand() -> None:
     # m3 (grade 2) stands second, m1 (0.5, below the level) first, m5 (1) sixth; m7 was not judged.
     given = np.array([[0.5, 0, 2, 0, 1, 0, np.nan]])
@@ -169,6 +164,8 @@ def test_rows_are_the_turns_dialogue_by_dialogue_and_a_grade_is_the_mean() -> No
     assert graded.grades[0].tolist()[0] == 1.5 and graded.grades[1, 1] == 1 and graded.column["m000"] == 0
     assert np.isfinite(graded.grades).sum() == 2 and graded.answerable.tolist() == [0, 1]
     assert graded.grades_of("g2")[0, 0] == 1 and np.isnan(graded.grades_of("g2")[1, 1])
+    said = [turn.text for turn in made_up.dialogue().turns]
+    assert Query(made_up.dialogue(), 6).context == "\n".join(said[2:5]), "three turns, and nothing later"
 
 
 def test_systems_are_measured_where_some_meme_fits_and_compared_with_intervals() -> None:

@@ -104,9 +104,8 @@ def test_a_specification_by_plain_counting(data, curve) -> None:
     assert row_of(curve, 3, name, **here, k="5")["mean"] == pytest.approx(greedy - sampling)
     full = ndcg[0].mean() - ndcg[1:].mean(axis=1)
     assert row_of(curve, 6, "nDCG@5", **scoring._asdict())["mean"] == pytest.approx(full.min())
-    gaps = [grades.gaps_of(data.keys[row] for row in np.flatnonzero(at)) for at in sent]
-    own_share, fixed = (of.count(1) / at.sum() for of, at in zip(gaps, sent, strict=True))
-    assert row_of(curve, 7, "follow-ups", **here)["mean"] == pytest.approx(fixed - own_share)
+    shares = [grades.gaps_of(data.keys[r] for r in np.flatnonzero(at)).count(1) / at.sum() for at in sent]
+    assert row_of(curve, 7, "follow-ups", **here)["mean"] == pytest.approx(shares[1] - shares[0])
 
 
 def test_what_a_specification_says() -> None:
@@ -138,22 +137,12 @@ def test_a_claim_of_four_parts_is_as_its_worst_part(monkeypatch, data) -> None:
     assert last["mean"] == pytest.approx(-1, abs=0.1)
 
 
-WORLDS = pd.DataFrame(
-    [
-        (1, "one", "raw", "clear", 40),
-        (1, "one", "standard", "cannot tell", 41),
-        (1, "other", "raw", "sign only", 42),
-        (1, "other", "standard", "clearly opposite", 43),
-        (7, "one", "raw", "clear", 48),
-    ],
-    columns=["claim", "embedder", "gate", "state", "dialogues"],
-)
-"""Specifications; the choices that they lack do not matter."""
-
-
 def test_shares_by_hand() -> None:
     """Of claim 1 one is clear, one has the sign only, one is opposite, one is silent: three can tell."""
-    first, second = studies.shares(WORLDS).to_dict("records")
+    states = ("clear", "cannot tell", "sign only", "clearly opposite", "clear")
+    columns = {"claim": (1, 1, 1, 1, 7), "state": states, "dialogues": (40, 41, 42, 43, 48)}
+    worlds = pd.DataFrame(columns)
+    first, second = studies.shares(worlds).to_dict("records")
     assert first == {
         "claim": "Greedy beats Random", "worlds": 4, "dialogues": 43, "sign": 2 / 4, "clear": 1 / 4,
         "clearly opposite": 1 / 4, "cannot tell": 1 / 4, "sign if told": pytest.approx(2 / 3),

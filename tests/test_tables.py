@@ -4,11 +4,9 @@ from functools import partial
 
 import made_up
 import numpy as np
-import pandas as pd
 import pytest
 
 from memecmd_utils import consistency, statistics, tables
-from memecmd_utils.files import paths
 
 SPOKEN = {
     name: made_up.dialogue(name, tuple(f"{name} says {t}" for t in range(1, 7)))
@@ -95,42 +93,22 @@ def test_table_1_by_hand() -> None:
     assert shown["Greedy"] == f"{of_two} (n=3 in 2, 1 unscored)" and shown["Sampling"] == "– (n=0 in 0)"
 
 
-def test_ratings_of_whole_dialogues_count_for_their_own_length() -> None:
+def test_a_length_of_table_1_has_the_ratings_of_that_length() -> None:
+    """Of a prefix those given for it; separate dialogues count at their own, chats by their mean."""
     rated = ratings({("news-a", "greedy"): {3: 10}}, judge_unit="dialogue", n_turns=6)
     rated += ratings({("news-a", "greedy"): {3: 40, 9: None}}, judge_unit="dialogue", n_turns=12)
     rated += ratings({("news-a", "greedy"): {3: 50, 9: 70}}, judge_unit="dialogue", n_turns=18)
     got = tables.table_1(rated, [], dialogues("news-a", n_turns=18), made_up.profile(n_turns=18))
     cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12, 18)]
     assert [(c["mean"].value, c.n, c.unscored) for c in cells] == [(10, 1, 0), (40, 1, 1), (60, 2, 0)]
-
-
-def test_separate_dialogues_count_at_their_own_length_and_chats_by_their_mean() -> None:
-    long, short = dialogues("news-a", n_turns=12), dialogues("news-b")
+    chats = [*dialogues("news-a", n_turns=12), *dialogues("news-b")]
     rated = ratings({("news-a", "greedy"): {3: 40, 9: 40}}, judge_unit="chat", n_turns=12)
     rated += ratings({("news-b", "greedy"): {3: 80}}, judge_unit="chat", n_turns=6)
     fit = texts({("news-a", "greedy"): {3: 60, 9: 70}})
-    profile = made_up.profile(n_turns=[6, 12], judge_unit="chat")
-    got = tables.table_1(rated, fit, [*long, *short], profile)
+    got = tables.table_1(rated, fit, chats, made_up.profile(n_turns=[6, 12], judge_unit="chat"))
     cells = [cell(got, f"news-{n}", "judge", "greedy") for n in (6, 12)]
     assert [(c["mean"].value, c.n) for c in cells] == [(80, 1), (40, 1)]
     assert cell(got, "news-12", "consistency", "greedy")["mean"].value == 65
-    choice = tables.effects(rated, fit, [*long, *short], profile)
-    assert set(choice.metric) == {"judge", "consistency", "consistency u_t+1"}
-
-
-def test_the_papers_differences_that_disagree_with_its_cells() -> None:
-    """The page names them: role, 6 turns: sampling 68.06 - 67.89 = .17, printed .19, and two more."""
-    paper = pd.read_csv(paths.data / "paper" / "table1.csv").set_index(["dataset", "metric"])
-    gaps = {s: (paper[s] - paper["random"]).round(2) for s in ("greedy", "sampling")}
-    printed = {s: paper[f"{s}_difference"] for s in gaps}
-    wrong = {
-        (*at, s): (printed[s][at], gaps[s][at]) for s in gaps for at in paper.index[printed[s] != gaps[s]]
-    }
-    assert wrong == {
-        ("role-6", "consistency", "sampling"): (0.19, 0.17),
-        ("role-12", "consistency", "greedy"): (0.16, 0.18),
-        ("role-12", "consistency", "sampling"): (0.14, 0.16),
-    }
 
 
 def test_choice_effect_is_paired_by_turn() -> None:

@@ -31,10 +31,6 @@ class Published(NamedTuple):
     memes: pd.DataFrame
 
 
-CHATS = ("set", "dialogue", "strategy", "turns", "score", "consistency")
-MEMES = ("set", "dialogue", "strategy", "turn", "meme")
-
-
 def of_release(release: authors.Release) -> Published:
     """The two tables of a release. Consistency is 50 (1 + cosine), as in Eq. 26."""
     consistency = {
@@ -50,7 +46,9 @@ def of_release(release: authors.Release) -> Published:
     memes = [
         (set_of[p.dialogue_id], p.dialogue_id, p.strategy, p.turn, p.meme_id) for p in release.placements
     ]
-    return _published(pd.DataFrame(chats, columns=CHATS), pd.DataFrame(memes, columns=MEMES))
+    key = ["set", "dialogue", "strategy"]
+    of_chats = pd.DataFrame(chats, columns=[*key, "turns", "score", "consistency"])
+    return _published(of_chats, pd.DataFrame(memes, columns=[*key, "turn", "meme"]))
 
 
 def of_sample() -> Published:
