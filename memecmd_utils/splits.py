@@ -58,8 +58,7 @@ def splits_of_run(run: Run, path: Path | None = None) -> Iterator[Split]:
         truth = truth_of_run(run.profile, dialogues, list(memes.values()))
     own = Split(run.profile.name, dialogues, memes, run.load(Annotation), truth)
     yield own
-    known = drawn_memes()
-    if path or not truth.grades or not known.keys() <= memes.keys():
+    if path or not truth.grades or not (known := drawn_memes()).keys() <= memes.keys():
         return
     old = {name: memes[name] for name in known}
     for folder in (paths.example / name for name in UNTOUCHED):
