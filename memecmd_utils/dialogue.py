@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import yaml
 
-from memecmd_utils import files, library, schemas, statistics
+from memecmd_utils import files, schemas, statistics
 from memecmd_utils.files import StageOutputError, paths
 from memecmd_utils.llm import authored, prompts, replies
 from memecmd_utils.llm.chat import Bar, Chat, each, progress
@@ -92,27 +92,20 @@ def planned(profile: Profile) -> dict[schemas.Kind, list[int]]:
 def from_news(item: schemas.NewsItem) -> schemas.ColdStart:
     """f_news (Eq. 7): topic, title and text of a news item become a dialogue's context."""
     sentences = re.findall(r"[^。！？!?\s][^。！？!?\n]*[。！？!?]*[”’」』]?", item.text)
-    about = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
-    about["facts"] = [prompts.one_line(sentence, FACT_CHARS) for sentence in sentences[:2]]
+    told = {"topic": TOPIC_NAMES[item.topic], "title": item.title, "text": item.text}
+    told["facts"] = [prompts.one_line(sentence, FACT_CHARS) for sentence in sentences[:2]]
     named = {"ref": item.news_id, "title": item.title, "source": item.source}
-    return _cold_start("news", ("甲", "乙"), about, about, **named)
+    return _cold_start("news", ("甲", "乙"), (told, told), **named)
 
 
 def from_scenario(scenario: schemas.Scenario, pair: schemas.RolePair) -> schemas.ColdStart:
     """f_role (Eq. 9): both roles and the scene become a dialogue's context."""
     scene = scenario.model_dump(include={"scenario", "event", "relationship"})
-    a, b = (
-        {field: getattr(scenario, f"{field}_{who}") for field in ("background", "personality", "state")}
-        for who in "ab"
-    )
+    fields = ("background", "personality", "state")
+    a, b = ({field: getattr(scenario, f"{field}_{who}") for field in fields} for who in "ab")
+    told = [{**scene, **me, "other_background": other["background"]} for me, other in ((a, b), (b, a))]
     named = {"ref": scenario.scenario_id, "title": scenario.scenario, "source": scenario.source}
-    return _cold_start(
-        "role",
-        (pair.role_a, pair.role_b),
-        {**scene, **a, "other_background": b["background"]},
-        {**scene, **b, "other_background": a["background"]},
-        **named,
-    )
+    return _cold_start("role", (pair.role_a, pair.role_b), told, **named)
 
 
 def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
@@ -123,18 +116,20 @@ def from_own(dialogue: schemas.Dialogue) -> schemas.ColdStart:
 
 
 def _cold_start(
-    kind: schemas.Kind, names: tuple[str, str], told_a: dict[str, Any], told_b: dict[str, Any], **about: str
+    kind: schemas.Kind, names: tuple[str, str], told: Sequence[dict[str, Any]], **about: str
 ) -> schemas.ColdStart:
-    """The start of a dialogue; a speaker's prompts are rendered with what that speaker is told."""
-    a, b = names
-    told = {"A": {**told_a, "me": a, "other": b}, "B": {**told_b, "me": b, "other": a}}
+    """The start of a dialogue; a speaker's prompts are rendered with what it is `told`, A's first."""
+    speakers = [*zip("AB", names, names[::-1], told, strict=True)]
     backgrounds = {
-        name: {who: prompts.render(f"{name}_{kind}", **values) for who, values in told.items()}
+        name: {
+            who: prompts.render(f"{name}_{kind}", me=me, other=other, **values)
+            for who, me, other, values in speakers
+        }
         for name in BACKGROUNDS
     }
     sha256 = prompts.prompt_sha256(f"context_{kind}")
-    about |= {"dialogue_id": f"{kind}-{about['ref']}", "name_a": a, "name_b": b, "prompt_sha256": sha256}
-    return schemas.ColdStart(kind=kind, **backgrounds, **about)
+    about |= {"dialogue_id": f"{kind}-{about['ref']}", "name_a": names[0], "name_b": names[1]}
+    return schemas.ColdStart(kind=kind, prompt_sha256=sha256, **backgrounds, **about)
 
 
 async def role_cold_starts(
@@ -161,31 +156,28 @@ async def write_scenarios(
 
     One whose cosine with an earlier one of the pair is above `scenario_similarity_cap` cannot be used.
     """
-    done, failed = [], []
+    done, failed, source = [], [], chat.backend.source
+    made_by = {"profile": profile.name, "source": source}
+    made_by["prompt_sha256"] = authored.prompt_sha256(source, "scenario")
     for name in (f"{pair.pair_id}-{number}" for number in range(1, n + 1)):
         seed = int(statistics.rng(profile.seed, "scenario", name).integers(2**31))
-        made_by = {"profile": profile.name, "seed": seed}
         earlier = [scenario.scenario for scenario in done]
         request = _scenario_request("scenario", name, seed, pair, earlier=earlier)
         cap = profile.dialogue.scenario_similarity_cap
         answer = await chat.ask(request, partial(read_scene, earlier=earlier, encode=encode, cap=cap))
-        texts, source = answer.value, answer.source
+        texts = answer.value
         if texts is not None:
             request = _scenario_request("scenario_details", f"{name}/details", seed, pair, **texts)
             answer = await chat.ask(request, lambda reply: replies.structured(reply, schemas.ScenarioDetails))
         if answer.value is None:
             reason = " ".join(f"no scenario: {answer.outcome}: {answer.reason}".split())
             lost = {"dialogue_id": f"role-{name}", "turn": 1, "reason": reason, "turns": []}
-            failed.append(schemas.Unfinished(**_of_scenario(chat.backend.source), **lost, **made_by))
+            failed.append(schemas.Unfinished(**lost, seed=seed, **made_by))
             continue
         texts |= answer.value.model_dump()
         ids = {"scenario_id": name, "pair_id": pair.pair_id, "gloss": _gloss(source, name)}
-        done.append(schemas.Scenario(**_of_scenario(source), **ids, **texts, **made_by))
+        done.append(schemas.Scenario(**ids, **texts, seed=seed, **made_by))
     return done, failed
-
-
-def _of_scenario(source: str) -> dict[str, str]:
-    return {"source": source, "prompt_sha256": authored.prompt_sha256(source, "scenario")}
 
 
 def read_scene(reply: Reply, earlier: Sequence[str], encode: Encode, cap: float) -> dict[str, Any]:
@@ -503,10 +495,8 @@ def nobody_talked(stopped: Sequence[schemas.Unfinished]) -> StageOutputError:
 
 # --- Rules that every utterance must keep (Section 4.1.3)
 
-STARTER_CHARS = 2
 STARTER_WINDOW = 6
 """Turns back in which a sentence starter must not come again; beyond it two people may both say 那你."""
-COPY_RATIO = 0.85
 REPEATED_CHARS = 6
 """Characters in a row from an earlier turn that count as saying it again; a name or an echo is shorter."""
 PUNCTUATION = re.compile(r"[\s，。！？、；：…—~～·,.!?;:\"'“”‘’（）()《》【】\-]+")
@@ -529,10 +519,10 @@ def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequenc
     for name, pattern in forbidden_forms().items():
         if match := pattern.search(text):
             broken.append(f"{name}（{match[0].strip('，,。！! ')}）")
-    begins = bare(text)[:STARTER_CHARS]
-    if begins in {bare(other)[:STARTER_CHARS] for other in earlier[-STARTER_WINDOW:]}:
+    begins = bare(text)[:2]
+    if begins in {bare(other)[:2] for other in earlier[-STARTER_WINDOW:]}:
         broken.append(f"开头“{begins}”和前面的话一样")
-    if any(is_copy(text, other) for other in earlier):
+    if bare(text) in map(bare, earlier):
         broken.append("重复了前面说过的话")
     elif run := shared_run(text, [*earlier, *example_lines()]):
         broken.append(f"“{run}”前面已经说过")
@@ -542,12 +532,6 @@ def violations(text: str, earlier: Sequence[str], max_chars: int, names: Sequenc
 def bare(text: str) -> str:
     """Text without punctuation and blanks."""
     return PUNCTUATION.sub("", text)
-
-
-def is_copy(text: str, other: str) -> bool:
-    """Whether two utterances say the same words, punctuation aside."""
-    a, b = bare(text), bare(other)
-    return a == b or (min(len(a), len(b)) >= 4 and library.alike(a, b, COPY_RATIO))
 
 
 def shared_run(text: str, others: Sequence[str]) -> str | None:

@@ -73,9 +73,6 @@ def pil_font(size: int) -> ImageFont.FreeTypeFont:
 
 # --- figures: one style, the same bytes every time, no pyplot
 
-LARGE = 300_000
-"""Bytes from which on a picture on a page has 256 colours."""
-
 
 @contextmanager
 def style() -> Iterator[None]:
@@ -121,20 +118,11 @@ def save(fig: "Figure", folder: Path, name: str) -> list[Path]:
     return written
 
 
-@lru_cache(maxsize=8)  # a notebook shows what its page holds as well
-def fewer_colours(png: bytes) -> bytes:
-    """A PNG for a page: as it is, or in 256 colours where it is large. The file of a figure keeps all."""
-    if len(png) < LARGE:
-        return png
-    with Image.open(io.BytesIO(png)) as picture:
-        return encoded(picture.convert("RGB").quantize(256), "PNG")
-
-
 def show(fig: "Figure", png: bytes | None = None) -> Any:
     """The figure (or its picture, where made) for a cell."""
     from IPython.display import Image as Shown
 
-    return Shown(fewer_colours(png or figure_png(fig)), width=int(fig.get_figwidth() * 96))
+    return Shown(png or figure_png(fig), width=int(fig.get_figwidth() * 96))
 
 
 def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:
@@ -349,9 +337,7 @@ def draw_chat(spec: ChatSpec, meme_files: Mapping[str, Path]) -> Image.Image:
     for bubble in spec.bubbles:
         y += STAMP if bubble.stamp else 0
         if bubble.meme_id:
-            path = meme_files[bubble.meme_id]
-            # The time of change is in the key so that a library built again is not shown from the cache.
-            picture = _fitted(path, path.stat().st_mtime_ns)
+            picture = _fitted(meme_files[bubble.meme_id])
             placed.append((bubble, picture, y))
             y += max(picture.height, AVATAR) + BETWEEN
         else:
@@ -418,8 +404,7 @@ def _mask(size: tuple[int, int], radius: int) -> Image.Image:
     return large.resize(size, Image.Resampling.BOX)
 
 
-@lru_cache(maxsize=1024)
-def _fitted(path: Path, changed_ns: int) -> Image.Image:
+def _fitted(path: Path) -> Image.Image:
     """A meme scaled to fit a square of `MEME` pixels."""
     with Image.open(path) as opened:
         picture = on_ground(ImageOps.exif_transpose(opened))

@@ -1,7 +1,6 @@
 """Figures, chat screenshots and chats as HTML: equal bytes, the right breaks, nothing unescaped."""
 
 import json
-import os
 import re
 import warnings
 from pathlib import Path
@@ -10,7 +9,6 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from made_up import TEXTS, dialogue, meme, meme_files
-from PIL import Image
 
 from memecmd_utils import drawing, grades
 from memecmd_utils.drawing import ChatSpec, chat_from_dialogue
@@ -78,15 +76,6 @@ def test_meme_stands_before_the_utterance_on_its_speakers_side() -> None:
     sides = {b.meme_id: b.side for b in before.bubbles if b.meme_id}
     assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
     assert before.title == "老柏"
-
-
-def test_a_changed_picture_is_drawn_anew(tmp_path: Path) -> None:
-    spec = chat_from_dialogue(dialogue(), {2: "m1"})
-    files = meme_files(tmp_path)
-    old = drawing.draw_chat(spec, files)
-    Image.new("RGB", (300, 300), (0, 200, 0)).save(files["m1"])
-    os.utime(files["m1"], ns=(1, 1))
-    assert drawing.draw_chat(spec, files).tobytes() != old.tobytes()
 
 
 # --- HTML
