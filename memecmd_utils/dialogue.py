@@ -133,10 +133,7 @@ def _cold_start(
 
 
 async def role_cold_starts(
-    pairs: Sequence[tuple[schemas.RolePair, int]],
-    chat: Chat,
-    profile: Profile,
-    encode: Encode,
+    pairs: Sequence[tuple[schemas.RolePair, int]], chat: Chat, profile: Profile, encode: Encode
 ) -> tuple[list[schemas.Scenario], list[schemas.ColdStart], list[schemas.Unfinished]]:
     """Have an agent write so many scenarios of each pair, pairs side by side, and make cold starts of them.
 

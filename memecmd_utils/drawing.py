@@ -302,11 +302,7 @@ def spec_sha256(spec: ChatSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def chat_from_dialogue(
-    dialogue: Dialogue,
-    memes: Mapping[int, str],
-    n_turns: int | None = None,
-) -> ChatSpec:
+def chat_from_dialogue(dialogue: Dialogue, memes: Mapping[int, str], n_turns: int | None = None) -> ChatSpec:
     """Build the screenshot of a dialogue's first `n_turns` turns with memes: their ids by turn.
 
     A owns the phone and stands right; the meme of turn t is a bubble of its speaker before u_t.

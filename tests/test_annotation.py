@@ -48,7 +48,6 @@ def test_every_meme_gets_its_four_dimensions_in_order() -> None:
         ({"s_plus": "朋友约你吃饭的时候", "s_minus": "不是朋友约你吃饭的时候"}, "几乎一样"),
         ({"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}, ""),
         ({"motivation": "开心"}, "motivation 和 emotion 说的一样"),
-        ({"emotion": "无奈的自嘲，想休息", "motivation": "无奈自嘲，想休息"}, ""),
     ],
 )
 def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
@@ -66,7 +65,7 @@ def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() ->
 
     done = annotate(ScriptedBackend(answer))
     assert tries == {"m0": 1, "m1": 4, "m2": 1, "m3": 1, "m4": 5, "m5": 1}
-    assert [a.s_minus for a in done] == ["追悼会"] * 4 + ["", "追悼会"] and not done[4].usable
+    assert [a.usable for a in done] == [True] * 4 + [False, True]
     assert done[4].unscored == "violations: s_minus 和 s_plus 说的一样，四项要各说各的"
 
 
@@ -80,15 +79,15 @@ def picture_of(meme: Meme) -> str:
 @pytest.mark.parametrize("flag_unsafe", [False, True])
 def test_a_seeing_annotator_is_asked_what_is_to_be_seen_before_what_it_means(flag_unsafe) -> None:
     request = annotation.annotation_request(OCR, 1, picture_of, flag_unsafe)
-    asked = request.messages[-1].text
-    items = [line.partition("：")[0] for line in asked.splitlines() if line.startswith("- ")]
-    assert items == [f"- {name}" for name in request.reply_schema.model_fields]
-    assert items[:2] == ["- picture", "- text_seen"] and len(items) == 6 + flag_unsafe
+    asked = request.messages[-1]
+    items = re.findall(r"^- (\w+)：", asked.text, re.MULTILINE)
+    assert items == [*request.reply_schema.model_fields] and len(items) == 6 + flag_unsafe
+    assert items[:2] == ["picture", "text_seen"]
     for message in request.messages:
         if message.role == "assistant":
             request.reply_schema.model_validate_json(message.text)
-        else:
-            assert "看不到图" not in message.text
+    shown = [(picture.image_id, picture.load()) for picture in asked.images]
+    assert shown == [(OCR.sha256, "data:m0")], "the key knows the picture by its hash"
 
 
 @pytest.mark.parametrize(
@@ -99,22 +98,18 @@ def test_a_seeing_annotator_is_asked_what_is_to_be_seen_before_what_it_means(fla
         ("known", None, "看不到图", "机器"),
     ],
 )
-def test_a_prompt_says_what_is_seen_and_what_a_machine_may_have_misread(
-    text_source, image, told, untold
-) -> None:
+def test_a_prompt_says_what_a_machine_may_have_misread(text_source, image, told, untold) -> None:
     meme = OCR.model_copy(update={"text_source": text_source})
-    asked = annotation.annotation_request(meme, 1, image).messages[-1]
-    assert meme.text in asked.text and meme.picture_note in asked.text
-    assert re.search(told, asked.text, re.DOTALL) and untold not in asked.text
-    shown = [(picture.image_id, picture.load()) for picture in asked.images]
-    assert shown == ([(meme.sha256, "data:m0")] if image else []), "the key knows the picture by its hash"
+    asked = annotation.annotation_request(meme, 1, image).messages[-1].text
+    assert meme.text in asked and meme.picture_note in asked
+    assert re.search(told, asked, re.DOTALL) and untold not in asked
 
 
 def test_what_is_seen_is_kept_and_mends_what_a_machine_read() -> None:
     (said,) = annotate(ScriptedBackend(lambda r: dumps(SEEN)), memes=[OCR], image=picture_of)
     assert (said.picture, said.text_seen) == ("两只鸽子碰翅膀", "英雄所见略同")
     assert OCR.words == "嘤嘤嘤雄所见略同" and OCR.as_seen(said).words == "英雄所见略同"
-    for nothing in ("", "无", "（没有文字）", "无文字。", "None"):
+    for nothing in ("", "（没有文字）", "None"):
         reply = dumps(SEEN | {"text_seen": nothing})
         (said,) = annotate(ScriptedBackend([reply]), memes=[OCR], image=picture_of)
         assert said.text_seen == "" and OCR.as_seen(said).words == "两只鸽子碰翅膀"
@@ -154,10 +149,8 @@ def test_what_is_seen_stands_wherever_the_words_of_a_meme_are_read() -> None:
     ("change", "outcome", "told"),
     [
         ({"s_plus": "抱歉，我无法查看这张图片"}, "refusal", "拒绝回答"),
-        ({"emotion": "对不起，我不能提供相关内容"}, "refusal", "拒绝回答"),
         ({"s_minus": "作为AI助手，我没有情绪"}, "refusal", "拒绝回答"),
         ({"motivation": "I'm sorry, I can't help with that."}, "refusal", "拒绝回答"),
-        ({"s_plus": "无法识别该图片"}, "refusal", "拒绝回答"),
         ({"s_plus": "适合发送的场景（和谁聊、刚发生了什么）"}, "unusable", "照抄了"),
         ({"s_plus": "快下班时有人又要派活，或群里话题越聊越尴尬，先溜为敬"}, "unusable", "照抄了"),
         ({"emotion": "……"}, "unusable", "空的文字"),
@@ -171,28 +164,21 @@ def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outc
     assert told in backend.requests[3].messages[-1].text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "无法描述的心累",
-        "抱歉来晚了，想求原谅",
-        "图片加载不出来",
-        "不能回答的尴尬问题",
-        "对不起三个字说不出口",
-    ],
-)
-def test_ordinary_texts_are_no_refusals(text: str) -> None:
-    assert not library.REFUSAL.match(text)
+def test_ordinary_texts_are_no_refusals() -> None:
+    texts = "无法描述的心累 抱歉来晚了，想求原谅 图片加载不出来 不能回答的尴尬问题 对不起三个字说不出口"
+    assert not [text for text in texts.split() if library.REFUSAL.match(text)]
 
 
 def test_annotations_that_open_alike_are_named() -> None:
-    def said(n: int, s_plus: str) -> Annotation:
-        own = {"s_minus": f"{n}种别的", "emotion": f"{n}分开心", "motivation": f"{n}想"}
-        return made_up.annotation(f"m{n}", s_plus=s_plus, **own)
+    def said(numbers, s_plus: str, **changes: str) -> list[Annotation]:
+        texts = {"emotion": "{}分开心", "motivation": "{}想", "s_minus": "{}种别的", "s_plus": s_plus}
+        return [
+            made_up.annotation(f"m{n}", **{name: text.format(n) for name, text in texts.items()}, **changes)
+            for n in numbers
+        ]
 
-    alike = [said(n, f"朋友发来“第{n}张图”") for n in range(4)]
-    others = [said(n, f"{n}号场景") for n in range(4, 30)]
-    lost = [said(n, "朋友发来").model_copy(update={"unscored": "refusal: "}) for n in range(30, 40)]
+    alike, others = said(range(4), "朋友发来“第{}张图”"), said(range(4, 30), "{}号场景")
+    lost = said(range(30, 40), "朋友发来", unscored="refusal: ")
     (line,) = annotation.alike_openings([*alike, *others, *lost])
     assert line == "s_plus of 4 of 30 memes opens with 朋友发来: m0, m1, m2, m3"
     assert annotation.alike_openings([*alike[:2], *others]) == [], "few that are alike are an accident"
