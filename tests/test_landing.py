@@ -146,27 +146,23 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
     landing.tabulate(run, landing.grade_run(run))  # nobody graded this run's memes but in the table
     assert landing.saved_rankings(run, "made") is None and landing.quoted(run) == {}
-    few = path.read_text().splitlines()[:3]
-    path.write_text("\n".join(few), encoding="utf-8")
-    with pytest.raises(StageOutputError, match="5 or more dialogues of each kind; here are 1 news"):
-        landing.fit_run(run, path)
-    with pytest.raises(StageOutputError, match="here are none"):
-        landing.fit_run(run)
 
 
-def test_turns_that_nobody_graded_have_no_part_in_a_fit(graded) -> None:
+def test_a_fit_on_few_grades_ends_with_a_sentence(graded) -> None:
     """Turn 2 alone is graded, and hardly a system's best memes: it ends well, and measures turn 2 alone."""
     run, path = graded
     head, *rows = path.read_text(encoding="utf-8").splitlines()
-    kept = [row for row in rows if row.split(",")[1] == "2"]
-    path.write_text("\n".join([head, *kept]), encoding="utf-8")
+    path.write_text("\n".join([head, *(r for r in rows if r.split(",")[1] == "2")]), encoding="utf-8")
     told = landing.fit_run(run, path)
-    assert "there is no gate" in told
     # Three memes of a turn are graded, so what others rank first mostly is not: no number is made of that.
     assert re.search(r"all turns \| random \| 10 \| 0\.\d+( \| –){4} \|", told)
-    assert "`make grading-page`" in told
+    assert "there is no gate" in told and "`make grading-page`" in told
     placed = pd.read_csv(run.report / "tables" / "fitted_placed.csv").set_index(["where", "who"])
     assert placed.loc[(ALL, "learned"), "memes"] == 10
+    path.write_text("\n".join([head, *rows[:2]]), encoding="utf-8")
+    for given, here in ((path, "1 news"), (None, "none")):
+        with pytest.raises(StageOutputError, match=f"5 or more dialogues of each kind; here are {here}"):
+            landing.fit_run(run, given)
 
 
 def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:

@@ -23,26 +23,16 @@ MEMES = {
 
 def write(folder: Path, part: Set, spoken_ids: list[str], ids: list[str]) -> None:
     """A set in the release's form: `spoken_ids` of texts and summaries, `ids` of dialogues with memes."""
-    texts = [
-        [f"{name}第{turn}句" for turn in range(1, part.n_turns + 1)] for name in map(str, range(len(ids)))
-    ]
-
-    def put(name: str, rows: list) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps(rows, ensure_ascii=False, indent=2), encoding="utf-8")
-
-    put(
-        part.file("spoken"),
-        [{"dialog_id": name, "content": said} for name, said in zip(spoken_ids, texts, strict=True)],
-    )
+    texts = [[f"{name}第{turn}句" for turn in range(1, part.n_turns + 1)] for name in range(len(ids))]
+    spoken = [{"dialog_id": name, "content": said} for name, said in zip(spoken_ids, texts, strict=True)]
     summaries = [
         {"dialog_id": name, "turn": turn, "current_chat_scenario": f"S{number}.{turn}",
          "suitable_emotion_semantics": "E", "psychological_motivation": "P"}
         for number, name in enumerate(spoken_ids) for turn in range(1, part.n_turns)
     ]  # fmt: skip
-    put(
-        part.file("summarised"), sorted(summaries, key=lambda row: row["turn"] % 3)
-    )  # shuffled as in the release
+    shuffled = sorted(summaries, key=lambda row: row["turn"] % 3)  # as in the release
+    described = [{"figure": name, "1": "1", "2": "2", "3": "3", "4": "4"} for name in ("a.jpg", "b.png")]
+    files = {part.file("spoken"): spoken, part.file("summarised"): shuffled, authors.MEMES: described}
     for strategy, memes in MEMES.items():
         rows, pairs = [], []
         for name, said in zip(ids, texts, strict=True):
@@ -51,24 +41,19 @@ def write(folder: Path, part: Set, spoken_ids: list[str], ids: list[str]) -> Non
                 who = "A" if turn % 2 else "B"
                 lines += [f"{who}:{memes[turn]}"] if turn in memes else []
                 lines.append(f"{who}: {text}")
-            rows.append({"dialog_id": name, "content": said, "full_dialog": lines, "turns": part.n_turns})
-            rows[-1] |= ABOUT[part.kind]
-            found = [
-                {"image": meme, "text": said[turn - 1], "similarity": turn / 10}
-                for turn, meme in memes.items()
-            ]
+            row = {"dialog_id": name, "content": said, "full_dialog": lines, "turns": part.n_turns}
+            rows.append(row | ABOUT[part.kind])
+            found = [{"image": m, "text": said[t - 1], "similarity": t / 10} for t, m in memes.items()]
             pairs.append({"dialog_id": name, "image_text_pairs": found, "average_similarity": 0.3})
-        put(part.file("placed", strategy), rows)
         ending = "" if strategy == "greedy" else "_random"
         scores = [
             {"file": f"{name}{ending}.png", "原因": "好", "综合得分": 90.5 - n} for n, name in enumerate(ids)
         ]
-        put(part.file("judged", strategy), scores)
-        put(part.file("compared", strategy), pairs)
-    put(
-        authors.MEMES,
-        [{"figure": name, "1": "1", "2": "2", "3": "3", "4": "4"} for name in ("a.jpg", "b.png")],
-    )
+        made = {"placed": rows, "judged": scores, "compared": pairs}
+        files |= {part.file(what, strategy): values for what, values in made.items()}
+    for name, values in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(values, ensure_ascii=False, indent=2), encoding="utf-8")
 
 
 def release(folder: Path) -> Path:
