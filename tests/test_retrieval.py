@@ -214,12 +214,11 @@ def test_where_the_strategies_place_and_what_a_placement_says() -> None:
 
 def test_learned_places_its_own_memes_where_it_promises_most() -> None:
     scored, index, profile = score(strategies=["greedy", "learned"])
-    rng, promised = np.random.default_rng(4), []
-    for item in scored:  # at every turn the meme of its number, and a made-up promise
-        n = len(item.turns)
-        memes = np.arange(n)[:, None] % N_MEMES
-        ranking = retrieval.Ranking(memes, rng.random((n, 1)), np.zeros((n, 1, 4)))
-        promised.append(retrieval.ScoredDialogue(item.dialogue, np.zeros((n, 3, 0)), ranking))
+    rng, memes = np.random.default_rng(4), np.arange(17)[:, None] % N_MEMES
+    promised = [  # at every turn the meme of its number, and a made-up promise
+        replace(item, ranking=retrieval.Ranking(memes, rng.random((17, 1)), np.zeros((17, 1, 4))))
+        for item in scored
+    ]
     places = by_strategy(retrieval.place(scored, index, profile, promised))
     assert places["greedy"] == by_strategy(retrieval.place(scored, index, profile))["greedy"]
     sent = places["learned"]
@@ -243,8 +242,7 @@ def test_no_dialogue_is_placed_by_a_gate_fitted_on_itself() -> None:
     for position, item in enumerate(scored):
         half = split[item.dialogue.dialogue_id]
         other = "b" if half == "a" else "a"
-        ranking = item.ranking._replace(scores=item.ranking.scores + 1.0)
-        changed = retrieval.ScoredDialogue(item.dialogue, item.queries, ranking)
+        changed = replace(item, ranking=item.ranking._replace(scores=item.ranking.scores + 1.0))
         after = gates([*scored[:position], changed, *scored[position + 1 :]], profile)
         assert after[half] == before[half] and before[half].fold == other
         assert after[other].mean != before[other].mean
