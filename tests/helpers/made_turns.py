@@ -1,11 +1,12 @@
 """Made-up graded turns: it is known what carries the meaning, and what fits."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 
 import made_up
 import numpy as np
 
-from memecmd_utils import schemas, statistics
+from memecmd_utils import statistics
 from memecmd_utils.grades import GroundTruth
 from memecmd_utils.splits import Split, Turns
 
@@ -55,14 +56,13 @@ def world(
     built, grades, marks = [], [], []
     for number in range(dialogues):
         kind = ("news", "role")[number % 2]
-        plain = made_up.dialogue(
-            f"{kind}-{number:02d}", tuple(f"话{number}-{t}" for t in range(1, turns + 1))
-        )
+        said = tuple(f"话{number}-{t}" for t in range(1, turns + 1))
+        plain = made_up.dialogue(f"{kind}-{number:02d}", said)
         summaries = []
         for summary in plain.summaries:
             wanted, other = rng.choice(memes, 2, replace=False)
-            said = {f: ids[wanted if f in carried_by else other] for f in FIELDS}
-            texts = {f: f"{said[f]} {f}/{number}-{summary.turn}" for f in FIELDS}
+            meme_of = {f: ids[wanted if f in carried_by else other] for f in FIELDS}
+            texts = {f: f"{meme_of[f]} {f}/{number}-{summary.turn}" for f in FIELDS}
             why = "made up" if (number, summary.turn) in unscored else ""
             summaries.append(summary.model_copy(update={**texts, "unscored": why}))
             place = (plain.dialogue_id, "made up")
@@ -82,12 +82,8 @@ def world(
 def usual(names: list[str]) -> Grades:
     """At turns 2, 3 and 4 of every dialogue another meme lands, and the two others got 0 there."""
     lands = {2: "m0", 3: "m1", 4: "m2"}
-    return {
-        (name, turn, meme): (2, 2) if mine == meme else (0, 0)
-        for name in names
-        for turn, mine in lands.items()
-        for meme in lands.values()
-    }
+    places = product(names, lands, lands.values())
+    return {(name, turn, meme): (2, 2) if lands[turn] == meme else (0, 0) for name, turn, meme in places}
 
 
 def judged(names: list[str], grades: Grades | None = None, **changes: object) -> Turns:
@@ -97,12 +93,9 @@ def judged(names: list[str], grades: Grades | None = None, **changes: object) ->
         for (d, t, m), both in (usual(names) if grades is None else grades).items()
         for g, x in zip(GRADERS, both, strict=True)
     ]
-    dialogues: list[schemas.Dialogue] = [
-        made_up.dialogue(name, tuple(f"{name}的第{t}句话" for t in range(1, 7))) for name in names
-    ]
+    chats = [made_up.dialogue(name, tuple(f"{name}的第{t}句话" for t in range(1, 7))) for name in names]
     notes = [made_up.annotation(m, s_plus=f"约饭{m}", emotion=f"开心{m}") for m in MEMES]
-    split = Split(
-        "judged", dialogues, {m: made_up.meme(m) for m in MEMES}, notes, GroundTruth((), {"pool": given})
-    )
+    memes, truth = {m: made_up.meme(m) for m in MEMES}, GroundTruth((), {"pool": given})
     profile = made_up.profile(**{"judge_checks": 94, "judge_contexts": 1, **changes})
-    return Turns(split, profile, {"one": made_up.vectors, "two": made_up.vectors})
+    encoders = {"one": made_up.vectors, "two": made_up.vectors}
+    return Turns(Split("judged", chats, memes, notes, truth), profile, encoders)
