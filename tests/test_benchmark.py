@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,21 +32,19 @@ IDS = [f"m{number:02}" for number in range(30)]
 def made_split(name: str = "made", dialogues: int = 8) -> Split:
     """Dialogues with grades of some memes by two graders, a second batch, and a turn where nothing fits."""
     chats = [made_up.dialogue(f"{name}-{number}") for number in range(dialogues)]
-    pool, later = [], []
-    for chat in chats:
-        for turn in range(2, 7):
-            rng = statistics.rng(0, "made grades", chat.dialogue_id, turn)
-            for place, meme in enumerate(rng.permutation(IDS)[:14]):
-                # At turn 6 nothing fits; elsewhere the first meme does.
-                values = (0, 0) if turn == 6 else (2, 1) if place == 0 else rng.integers(0, 3, 2)
-                batch = later if place > 11 else pool
-                batch += [
-                    made_up.grade(turn, meme, grader, int(value), chat.dialogue_id)
-                    for grader, value in zip(("one", "two"), values, strict=True)
-                ]
+    batches = {"pool": [], "learned": []}
+    for chat, turn in product(chats, range(2, 7)):
+        rng = statistics.rng(0, "made grades", chat.dialogue_id, turn)
+        for place, meme in enumerate(rng.permutation(IDS)[:14]):
+            # At turn 6 nothing fits; elsewhere the first meme does.
+            values = (0, 0) if turn == 6 else (2, 1) if place == 0 else rng.integers(0, 3, 2)
+            batches["learned" if place > 11 else "pool"] += [
+                made_up.grade(turn, meme, grader, int(value), chat.dialogue_id)
+                for grader, value in zip(("one", "two"), values, strict=True)
+            ]
     memes = {name: made_up.meme(name) for name in IDS}
     annotations = [made_up.annotation(name, s_plus=f"约饭{name}") for name in IDS]
-    return Split(name, chats, memes, annotations, GroundTruth((), {"pool": pool, "learned": later}))
+    return Split(name, chats, memes, annotations, GroundTruth((), batches))
 
 
 @pytest.fixture(scope="module")
@@ -191,12 +190,11 @@ def test_missing_pairs_are_graded_on_a_page_and_count(
     rows = [[*asked["turns"][t]["key"], meme] for t, meme in asked["items"]]
     lacking = made.scores[IDS[:5]].isna()
     assert len(rows) == lacking.to_numpy().sum() and f"mine: {len(rows)} memes" in told
-    assert [meme for *_, meme in rows[: lacking["m00"].sum()]] == ["m00"] * lacking["m00"].sum(), "sent first"
-    table = pd.DataFrame(rows, columns=list(grades.COLUMNS[:3])).assign(grade=2)
+    assert {meme for *_, meme in rows[: lacking["m00"].sum()]} == {"m00"}, "sent first"
     already = made.judgements.iloc[0]
     dialogue, turn = already["query-id"].split("/")
-    table.loc[len(table)] = [dialogue, int(turn), already["corpus-id"], 2]
-    table.to_csv(tmp_path / "grades.csv", index=False)
+    table = pd.DataFrame([*rows, [dialogue, int(turn), already["corpus-id"]]], columns=grades.COLUMNS[:3])
+    table.assign(grade=2).to_csv(tmp_path / "grades.csv", index=False)
     (more,) = benchmark.with_grades([made], tmp_path / "grades.csv")
     assert f"{len(rows)} graded pairs are new; 1 had grades" in capsys.readouterr().out
     benchmark.score([more], run, [str(entry)])

@@ -5,6 +5,7 @@ Also what a tuning plans with: its learning rates, and the processes and mini-ba
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import appendix
 import numpy as np
@@ -97,13 +98,8 @@ def test_what_is_read_and_computed_at_a_time_follows_the_machine() -> None:
     # ViT-L/14 at 336 pixels, 428 million parameters: the model that was measured.
     vision = SimpleNamespace(image_size=336, patch_size=14, hidden_size=1024, num_hidden_layers=24)
     text = SimpleNamespace(hidden_size=768, num_hidden_layers=12)
-    config = SimpleNamespace(vision_config=vision, text_config=text)
-    whole = SimpleNamespace(numel=lambda: 427_944_193)
-
-    class Model(list):
-        max_seq_length, parameters = 77, staticmethod(lambda: [whole])
-
-    model = Model([SimpleNamespace(auto_model=SimpleNamespace(config=config))])
+    model = MagicMock(max_seq_length=77, parameters=lambda: [SimpleNamespace(numel=lambda: 427_944_193)])
+    model[0].auto_model.config = SimpleNamespace(vision_config=vision, text_config=text)
     for card, shared, cores, expected in (
         (None, 1 << 60, 16, (0, 8)),  # a CPU
         (139 << 30, 64 << 30, 16, (8, 128)),  # H200

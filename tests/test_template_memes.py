@@ -152,8 +152,7 @@ def test_the_rule_that_made_a_sample_explains_it_best() -> None:
     assert evidence.iloc[0]["left out"] == 0 and evidence["left out"].max() > 0
     counts = kept["template"].value_counts()
     seen = sample["template"].value_counts().reindex(counts.index)
-    expected = counts * len(sample) / len(kept)
-    deviance = 2 * (seen * np.log(seen / expected) - (seen - expected)).sum()
+    deviance = 2 * (seen * np.log(seen / (counts * len(sample) / len(kept)))).sum()
     assert evidence.iloc[0]["deviance"] == pytest.approx(deviance)
     edges = METHOD.rule_edges(table, sample, TemplateRule(), len(kept)).set_index("quantity")
     assert edges.loc["votes", "smallest"] == 6 and edges.loc["votes", "chance"] < 1e-6
