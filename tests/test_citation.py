@@ -91,17 +91,6 @@ def test_every_file_has_the_licence_of_its_kind_and_every_licence_its_text(track
             assert licence == "MIT", name
 
 
-def test_a_container_opens_the_lesson_that_the_readme_names_first() -> None:
-    text = re.sub(r"^\s*//.*$", "", read(".devcontainer/devcontainer.json"), flags=re.M)
-    container = json.loads(text)
-    (lesson,) = container["customizations"]["codespaces"]["openFiles"]
-    assert (paths.root / lesson).is_file() and f"begin with {Path(lesson).stem}" in read("README.md")
-    made = re.search(r"^reproduce:", read("Makefile"), re.M)
-    assert made and container["updateContentCommand"] == "make reproduce"
-    python = tuple(map(int, re.search(r"python:(\d+)\.(\d+)", container["image"]).groups()))
-    assert python >= (3, 11)
-
-
 def test_the_lock_leaves_optional_engines_out_and_names_no_index_and_conda_gets_it_too() -> None:
     lock = read("requirements.lock")
     assert not re.search(r"^(torch|torchvision|sentence-transformers|xllamacpp)==", lock, re.M)

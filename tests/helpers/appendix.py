@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,14 +26,11 @@ def load(name: str) -> SimpleNamespace:
 
 def edit(notebook: Path, **changes: str) -> None:
     """Give constants of a notebook other values, as somebody does who works with it."""
-    content = json.loads(notebook.read_text(encoding="utf-8"))
+    text = notebook.read_text(encoding="utf-8")
     for name, value in changes.items():
-        lines = [
-            (cell["source"], place)
-            for cell in content["cells"]
-            for place, line in enumerate(cell["source"])
-            if cell["cell_type"] == "code" and line.startswith(f"{name} = ")
-        ]
-        ((source, place),) = lines
-        source[place] = f"{name} = {value}\n"
-    notebook.write_text(json.dumps(content), encoding="utf-8")
+        line = json.dumps(f"{name} = {value}", ensure_ascii=False)[1:-1].replace("\\", r"\\")
+        text, count = re.subn(
+            rf'^( *"){name} = .*?((?:\\n)?",?)$', rf"\g<1>{line}\g<2>", text, flags=re.MULTILINE
+        )
+        assert count == 1, name
+    notebook.write_text(text, encoding="utf-8")

@@ -1,6 +1,5 @@
 """A small run of made-up records with hostile texts, and its page."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -41,7 +40,7 @@ def dialogue(name: str, kind: str) -> schemas.Dialogue:
     return made.model_copy(update={"kind": kind, "title": f"题{name}", "name_b": HOSTILE})
 
 
-def candidates(name: str, turns: Iterable[int]) -> list[schemas.Candidate]:
+def candidates(name: str) -> list[schemas.Candidate]:
     """The two best memes of each turn."""
     return [
         schemas.Candidate(
@@ -49,7 +48,7 @@ def candidates(name: str, turns: Iterable[int]) -> list[schemas.Candidate]:
             score=SCORES[turn] - 0.01 * (rank - 1), delta=-0.1, beta=0.05, gamma=0.0,
             alpha=3 * (SCORES[turn] - 0.01 * (rank - 1)) + 0.05,  # all weights are 1/3
         )
-        for turn in turns for rank in (1, 2)
+        for turn in SCORES for rank in (1, 2)
     ]  # fmt: skip
 
 
@@ -64,13 +63,13 @@ def choices(name: str) -> list[schemas.Choice]:
     ]
 
 
-def records(names: tuple[str, ...] = NAMES, turns_of_random: tuple[int, ...] = (3, 4)) -> Records:
-    dialogues = [dialogue(name, name.partition("-")[0]) for name in names]
+def records() -> Records:
+    dialogues = [dialogue(name, name.partition("-")[0]) for name in NAMES]
     placements, found = [], []
     for one in dialogues:
-        found += candidates(one.dialogue_id, SCORES)
+        found += candidates(one.dialogue_id)
         for strategy in STRATEGIES:
-            for turn in turns_of_random if strategy == "random" else SENT:
+            for turn in (3, 4) if strategy == "random" else SENT:
                 meme, rank = {"greedy": ("m1", 1), "sampling": ("m2", 2)}.get(strategy, ("m3", None))
                 placements.append(
                     made_up.placement(
@@ -112,7 +111,7 @@ def truth_of(dialogues: list[schemas.Dialogue]) -> GroundTruth:
     return GroundTruth(marks, {"pool": given})
 
 
-def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE) -> Run:
+def run(folder: Path, found: Records | None = None) -> Run:
     """A run in `folder` whose stages before 06 have written the records."""
     found = found or records()
     changed = {"retrieval": {"strategies": STRATEGIES, "top_k": 2}, "dialogue": {"n_turns": TURNS}}
@@ -126,7 +125,7 @@ def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE)
     dialogues, placements = found[schemas.Dialogue], found[schemas.Placement]
     truth, cases = truth_of(dialogues), tables.case_dialogues(placements, dialogues, profile)
     judged = found[schemas.Rating], found[schemas.Consistency]
-    made.save_json("gates.json", {"a": gate, "b": gate})
+    made.save_json("gates.json", {"a": GATE, "b": GATE})
     made.save_json("ground_truth.json", {"agreement": [], "retrieval": []})
     quoted = {
         "meme_use": tables.meme_use(placements, dialogues),
@@ -148,9 +147,9 @@ def run(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE)
     return made
 
 
-def write(folder: Path, found: Records | None = None, gate: dict[str, Any] = GATE) -> Path:
+def write(folder: Path, found: Records | None = None) -> Path:
     """Write the page of made-up records below `folder`; returns its path."""
-    made = run(folder, found, gate)
+    made = run(folder, found)
     with mock.patch.object(grades, "truth_of_run", lambda profile, dialogues, memes: truth_of(dialogues)):
         records = report.records_of(made)
         return report.write_page(made, records, report.write_numbers(made, records))

@@ -8,10 +8,11 @@ import csv
 import hashlib
 import json
 import os
+import pickle
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -223,16 +224,12 @@ def plant_news(project: Path) -> None:
 class Whole:
     """What a run of the whole pipeline left: its folder, what it said and what reached the endpoint."""
 
-    project: str
-    run: str
+    run = PROFILE
+    root: Path
     status: int
     shown: str
     bodies: list[dict[str, Any]]
     authorizations: list[str]
-
-    @property
-    def root(self) -> Path:
-        return Path(self.project)
 
     @property
     def data(self) -> Path:
@@ -257,16 +254,15 @@ def run_whole(root: Path) -> Whole:
         done = command(project, "reproduce")
     authorizations = sorted({headers.get("authorization", "") for headers in server.headers})
     shown = done.stdout + done.stderr
-    return Whole(str(project), PROFILE, done.returncode, shown, server.bodies, authorizations)
+    return Whole(project, done.returncode, shown, server.bodies, authorizations)
 
 
 def shared(tmp_path_factory: Any) -> Whole:
     """The one run of a test session, also where several processes share the session."""
     base = Path(tmp_path_factory.getbasetemp())
     base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    kept = base / "whole-pipeline.json"
+    kept = base / "whole-pipeline.pickle"
     with FileLock(base / "whole-pipeline.lock"):
         if not kept.is_file():
-            whole = run_whole(base / "whole-pipeline")
-            kept.write_text(json.dumps(asdict(whole)), encoding="utf-8")
-    return Whole(**json.loads(kept.read_text(encoding="utf-8")))
+            kept.write_bytes(pickle.dumps(run_whole(base / "whole-pipeline")))
+    return pickle.loads(kept.read_bytes())
