@@ -106,10 +106,11 @@ def test_the_teaching_dialogues_are_those_of_the_declared_rule() -> None:
     placed = pd.read_csv(paths.reports / "placements.csv").query("strategy == 'greedy'")
     keys = zip(placed.dialogue_id, placed.turn, placed.meme_id, strict=True)
     placed["grade"] = [known[name, turn][meme] for name, turn, meme in keys]
-    means = placed.groupby("dialogue_id").grade.agg(["mean", "size"]).query("size >= 4")
-    ranked = means.assign(minus=-means["size"], away=(means["mean"] - placed.grade.mean()).abs()).sort_index()
-    best = ranked.assign(low=-ranked["mean"]).sort_values(["low", "minus"], kind="stable").index[0]
-    typical = ranked.sort_values(["away", "minus"], kind="stable").index[0]
-    worst = ranked.sort_values(["mean", "minus"], kind="stable").index[0]
+    means = placed.groupby("dialogue_id").grade.agg(["mean", "size"]).query("size >= 4").sort_index()
+    means["away"] = (means["mean"] - placed.grade.mean()).abs()
+    best, typical, worst = (
+        means.sort_values([column, "size"], ascending=[rises, False]).index[0]
+        for column, rises in (("mean", False), ("away", True), ("mean", True))
+    )
     wanted = json.loads((paths.example / "teaching_dialogues.json").read_text("utf-8"))
     assert (wanted["lands"], wanted["typical"], wanted["fails"]) == (best, typical, worst)

@@ -18,7 +18,7 @@ from memecmd_utils.schemas import DIMENSIONS
 
 # --- a made-up run with four strategies, and made-up answers: no person gave any of them
 
-QUALITY = {"greedy": 85.0, "sampling": 60.0, "random": 30.0, "random_same_turns": 35.0}
+SENDERS = ("greedy", "sampling", "random", "random_same_turns")
 NASTY = "</script><img src=x onerror=alert(1)><!-- \u2028 {{ 7*7 }} & \"q\" 'a'"
 MEMES = {name: meme(name).model_copy(update={"file": f"{name}.png"}) for name in ("m1", "m2", "m3")}
 
@@ -33,7 +33,7 @@ def placements() -> list[schemas.Placement]:
     rng, found = np.random.default_rng(1), []
     for name in dialogues():
         gate, own = (rng.choice(range(2, 13), size=n, replace=False).tolist() for n in (4, 5))
-        for strategy in QUALITY:
+        for strategy in SENDERS:
             for turn in own if strategy == "random" else gate:
                 chosen = f"m{rng.integers(1, 4)}"
                 found.append(placement(turn, chosen, dialogue_id=name, strategy=strategy))
@@ -45,15 +45,12 @@ def form(n_items: int = 24, of: dict | None = None) -> Form:
 
 
 def answers(made: Form) -> pd.DataFrame:
-    """Made-up answers of three raters who like strategies by `QUALITY`, each with noise of her own."""
-    rng = np.random.default_rng(0)
-    strategies = made.key.drop_duplicates("item").set_index("item").strategy
-    base = {item: QUALITY[strategy] + rng.normal(0, 5) for item, strategy in strategies.items()}
-    found = []
-    for rater in ("r1", "r2", "r3"):
-        for item, middle in base.items():
-            given = {name: float(np.clip(round(middle + rng.normal(0, 8)), 0, 100)) for name in DIMENSIONS}
-            about = {"form": made.form, "item": item, "rater": rater, "at": "2026-01-31T12:00:00Z"}
+    """Made-up answers of three raters who agree but for noise."""
+    rng, found = np.random.default_rng(0), []
+    for place, item in enumerate(made.items):
+        for rater in ("r1", "r2", "r3"):
+            given = {name: 20.0 + place + rng.integers(0, 5) for name in DIMENSIONS}
+            about = {"form": made.form, "item": item.item, "rater": rater, "at": "2026-01-31T12:00:00Z"}
             found.append(HumanRating(**about, **given).model_dump())
     return pd.DataFrame(found)
 
@@ -72,7 +69,7 @@ def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
     placed = {(p.strategy, p.dialogue_id, p.turn): p.meme_id for p in placements()}
     made = form()
     drawn = Counter(made.key.strategy)
-    assert set(drawn) == set(QUALITY) and max(drawn.values()) - min(drawn.values()) <= 1
+    assert set(drawn) == set(SENDERS) and max(drawn.values()) - min(drawn.values()) <= 1
     shown = {item.item: item for item in made.items}
     assert len(shown) == 24 and set(made.key.item) == set(shown)
     for row in made.key.itertuples():
@@ -96,7 +93,7 @@ def test_the_page_gives_nothing_away(tmp_path) -> None:
     made = form()
     text = written(tmp_path, made).read_text(encoding="utf-8")
     plain = re.sub(r"data:image/webp;base64,[\w+/=]+", "", text)
-    assert not [name for name in (*QUALITY, "strateg", "made-", *MEMES, "threshold") if name in plain]
+    assert not [name for name in (*SENDERS, "strateg", "made-", *MEMES, "threshold") if name in plain]
     assert all(item in plain for item in made.key.item) and "Language models wrote the chats" in text
     assert re.search(r'http-equiv="Content-Security-Policy" content="default-src &#39;none&#39;', text)
 
