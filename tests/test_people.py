@@ -80,24 +80,6 @@ def test_items_are_balanced_and_the_key_tells_the_truth() -> None:
         assert [line["text"] for line in item.lines] == [*before, "", last], "before u_t"
 
 
-# --- the page
-
-
-def written(folder, made):
-    meme_files(folder)
-    people.write_page(folder / "form.html", made, MEMES, folder, by_models=True)
-    return folder / "form.html"
-
-
-def test_the_page_gives_nothing_away(tmp_path) -> None:
-    made = form()
-    text = written(tmp_path, made).read_text(encoding="utf-8")
-    plain = re.sub(r"data:image/webp;base64,[\w+/=]+", "", text)
-    assert not [name for name in (*SENDERS, "strateg", "made-", *MEMES, "threshold") if name in plain]
-    assert all(item in plain for item in made.key.item) and "Language models wrote the chats" in text
-    assert re.search(r'http-equiv="Content-Security-Policy" content="default-src &#39;none&#39;', text)
-
-
 # --- answers
 
 
@@ -117,21 +99,24 @@ def test_the_latest_answer_counts_and_trials_and_other_forms_do_not(tmp_path) ->
         people.collect(tmp_path, made)
 
 
-# --- what they say
+# --- a run's form and what people say
 
 
-def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypatch) -> None:
+def test_a_run_gets_a_form_that_gives_nothing_away_and_means_of_answers(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(paths, "raw", tmp_path / "raw")
-    of, folder = dialogues(), tmp_path / "data"
-    meme_files(folder)
-    run = runs.Run("made-up", profile(evaluation={"judge_sample": 1}), folder, tmp_path / "report")
+    run = runs.Run("one", profile(evaluation={"judge_sample": 1}), tmp_path / "data", tmp_path / "report")
+    meme_files(run.folder)
     run.save(MEMES.values(), schemas.Meme)
     run.save([annotation(name) for name in MEMES], schemas.Annotation)
-    run.save(of.values(), schemas.Dialogue)
+    run.save(dialogues().values(), schemas.Dialogue)
     run.save(placements(), schemas.Placement)
     made, text = people.people_of_run(run)
     assert max(made.key.groupby(["dialogue_id", "strategy"]).size()) > 1, "not the judges' sample"
     page = (run.report / "rating_form.html").read_text(encoding="utf-8")
+    plain = re.sub(r"data:image/webp;base64,[\w+/=]+", "", page)
+    assert not [name for name in (*SENDERS, "strateg", "made-", *MEMES, "threshold") if name in plain]
+    assert all(item in plain for item in made.key.item) and "Language models wrote the chats" in page
+    assert re.search(r'http-equiv="Content-Security-Policy" content="default-src &#39;none&#39;', page)
     assert text == "No person has rated this run." and made.form in page
     assert pd.read_csv(run.read("rating_key.csv")).item.tolist() == made.key.item.tolist()
     given = answers(made)
@@ -142,8 +127,7 @@ def test_a_run_gets_a_form_a_key_and_tables_of_what_came_back(tmp_path, monkeypa
     drawn = made.key[made.key.strategy == "greedy"].item
     liked = given.set_index("item")[list(DIMENSIONS)].mean(axis=1).loc[drawn]
     assert row["mean"].value == pytest.approx(liked.mean()) and row.ratings == 3 * row["items"] == len(liked)
-    assert alpha.value > 0.5
-    assert (run.report / "tables" / "human_means.csv").is_file()
+    assert alpha.value > 0.5 and (run.report / "tables" / "human_means.csv").is_file()
     run.save([], schemas.Placement)
     assert people.people_of_run(run)[0] is None
 
@@ -166,7 +150,9 @@ def test_items_by_keyboard_a_reload_and_the_csv(tmp_path, open_browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
     made, folder = form(n_items=3, of=dialogues(text=NASTY)), tmp_path / "downloads"
-    page = written(tmp_path, made)
+    meme_files(tmp_path)
+    page = tmp_path / "form.html"
+    people.write_page(page, made, MEMES, tmp_path, by_models=True)
     with open_browser(1200, 900, folder) as driver:
         driver.get(page.as_uri())
         keys(driver, Keys.TAB)  # from the top of the page to the name
