@@ -354,9 +354,9 @@ def test_what_stands_for_a_picture_is_no_text_and_words_like_it_stay(read) -> No
         ("a.csv", "speaker,text\n小林,在,吗\n", "3 cells under 2 columns"),
         ("a.csv", "speaker,text,text\n小林,在,吗\n阿泽,在,的\n", "line 1: two columns are called 'text'"),
         ("a.json", [{"speaker": name, "text": text} for name, text in [*TALK[:2], *[("", "x")] * 3]], "3 of 5 texts without a speaker"),
-        ("a.json", [{"who": {"nm": "a"}, "words": "b"}], "there are: who.nm, words; name its columns"),
+        ("a.json", [{"who": {"nm": "a"}, "words": "b"}], "there are: who, who.nm, words; name its columns"),
         ("a.json", '{"a":' * 900 + "1" + "}" * 900, "no list of messages"),
-        ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body.words"),
+        ("a.json", [{"speaker": "a", "text": None, "body": {"words": "b"}}], "both a speaker and a text.* there are: speaker, text, body, body.words"),
         ("a.csv", table("speaker,text", [(name, json.dumps([{"type": "text"}])) for name, _ in TALK]), "which nobody says"),
         ("a.csv", table("speaker,text", [(name, f"[pic:{n}] 好") for n, (name, _) in enumerate(TALK)]), r"a text holds '\[pic:0\]'"),
         ("a.txt", "走吧，天黑了。\n好，等等我。\n快点，要下雨了。\n", "this form is not known"),
@@ -386,12 +386,10 @@ def test_fields_name_what_no_layout_knows(read) -> None:
         readers.parse_fields("who=x")
 
 
-def test_summaries_in_columns_need_no_model(read) -> None:
-    rows = [(name, text, f"s{n}", f"e{n}", f"p{n}") for n, (name, text) in enumerate(TALK)]
-    export = read("a.csv", table("speaker,text,S,E,Psi", rows))
-    assert [m.summary.motivation for m in export.chats[0].messages] == ["p0", "p1", "p2", "p3"]
-    labels = table("speaker,text,emotion", [(a, b, "joy") for a, b in TALK])
-    assert read("b.csv", labels).chats[0].messages[0].summary is None, "a label is no summary"
+def test_all_three_of_s_e_and_psi_are_a_summary_and_a_label_is_none(read) -> None:
+    three = read("a.csv", table("speaker,text,S,E,Psi", [(*said, "s", "e", "p") for said in TALK]))
+    label = read("b.csv", table("speaker,text,emotion", [(*said, "joy") for said in TALK]))
+    assert three.chats[0].messages[0].summary.motivation == "p" and not label.chats[0].messages[0].summary
 
 
 def test_cells_numbers_and_lines_stay_as_they_stood(read) -> None:

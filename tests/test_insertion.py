@@ -29,7 +29,6 @@ from memecmd_utils.files import MemecmdError, read_jsonl, read_parquet
 from memecmd_utils.llm.types import EndpointError
 
 HEADER = ["会话", "发送人", "内容", "备注", "S", "E", "Psi"]
-SUMMARY = schemas.SummaryReply(**made_chats.summary(4))
 
 
 def row(who: str, text: str, topic: int | None = None, chat: str = "", note: str = "") -> list[str]:
@@ -85,9 +84,6 @@ def test_it_finds_what_the_pipeline_found(monkeypatch, tmp_path, centring) -> No
     own = [summary for dialogue in dialogues for summary in dialogue.summaries]
     queries = retrieval.queries_of(own, library.encode, centring, library.query_means)
     assert np.allclose(queries, np.concatenate([item.queries for item in scored]), atol=1e-6)
-    new = retrieval.queries_of([SUMMARY], library.encode, centring, library.query_means)
-    best = retrieval.top_k(library.index, new, run.profile.retrieval.weights, 1)
-    assert library.index.meme_ids[best.memes[0, 0]] == "m04"
 
 
 # --- an insertion
@@ -368,9 +364,7 @@ def test_requests_side_by_side_are_all_answered(served) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
-        ({"body": "{"}, 400, 'send {"turns"'),
         ({"body": "[" * 90_000}, 400, 'send {"turns"'),
-        ({"body": {"turns": "在吗"}}, 400, 'send {"turns"'),
         ({"body": {"turns": ["在吗"], "k": 0}}, 400, 'send {"turns"'),
         ({"body": {"turns": ["在吗"], "key": 1}}, 400, 'send {"turns"'),
         ({"body": {"turns": ["在吗"], "choose": True}}, 400, "choose asks a model"),

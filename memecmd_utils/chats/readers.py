@@ -258,9 +258,7 @@ def _seen(content: Content) -> str:
         rows = [row for _, row in chat[:200]] or [
             layouts.flat(value) for value in top[:1] if isinstance(value, dict)
         ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    outer = {name[: dot.start()] for name in names for dot in re.finditer(r"\.", name)}
-    shown = [name for name in names if name not in outer]
+    shown = list(dict.fromkeys(name for row in rows for name in row))
     return f"; there are: {', '.join(shown[:20])}{' ...' * (len(shown) > 20)}" if shown else ""
 
 
