@@ -181,8 +181,7 @@ def test_without_marks_of_both_kinds_there_is_no_gate(turns: Turns) -> None:
 
 def test_memes_that_are_liked_everywhere_get_intercepts(turns: Turns) -> None:
     """Two memes that fit at every second turn, whatever the chat: the cosines cannot know, intercepts do."""
-    given = turns.grades.copy()
-    given[:, :2] = 2.0 * (np.arange(len(given)) % 2)[:, None]
-    model = learned.fit_model(changed(turns, grades=given), np.arange(len(given)))
-    best = sorted(model.intercepts, key=model.intercepts.get)[-2:]
-    assert set(best) == set(turns.meme_ids[:2]) and model.intercepts[best[0]] > 0
+    given, rows = turns.grades.copy(), np.arange(len(turns.grades))
+    given[:, :2] = 2.0 * (rows % 2)[:, None]
+    intercepts = learned.fit_model(changed(turns, grades=given), rows).intercepts
+    assert {*sorted(intercepts, key=intercepts.get)[-2:]} == {*turns.meme_ids[:2]}
