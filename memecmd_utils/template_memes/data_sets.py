@@ -195,7 +195,8 @@ def read_figmemes(place: Path | None, labels: Path | None = None) -> list[OtherM
     if place is None:
         return []
     split = _tsv(_one_of(place, "standard_split.tsv"), ["split"])["split"]
-    file, texts = (labels or place).parent / "figmemes_ocrs.tsv", dict[str, str]()
+    folder, texts = labels if labels and labels.is_dir() else (labels or place).parent, dict[str, str]()
+    file = folder / "figmemes_ocrs.tsv"
     if file.is_file():  # as released, fields are not quoted: a quotation mark is part of the text
         texts = _tsv(file, ["text"], csv.QUOTE_NONE)["text"].to_dict()
     names = split.index[split == "test"]
@@ -203,12 +204,13 @@ def read_figmemes(place: Path | None, labels: Path | None = None) -> list[OtherM
 
 
 def read_labels(place: Path | None) -> dict[str, list[str]]:
-    """Literary devices of FigMemes by image name without suffix, from its table of 0 and 1."""
+    """Literary devices of FigMemes by image name without suffix, from its table of 0 and 1, or a folder."""
     if place is None:
         return {}
-    marks = _tsv(place, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
+    file = _one_of(place, "figmemes_annotations.tsv")
+    marks = _tsv(file, FIGMEMES_LABELS).apply(pd.to_numeric, errors="coerce")
     if not marks.isin([0, 1]).all(axis=None) or marks.index.has_duplicates:
-        raise DataSetError(f"{place}: a cell is not 0 or 1, or an image stands twice; take it as released")
+        raise DataSetError(f"{file}: a cell is not 0 or 1, or an image stands twice; take it as released")
     return {Path(name).stem: list(row.index[row == 1]) for name, row in marks.iterrows()}
 
 
