@@ -127,9 +127,9 @@ def test_of_a_reply_with_thoughts_only_the_reply_is_kept(form: str) -> None:
 
 
 def test_a_control_token_ends_a_reply_and_signs_of_a_text_do_not() -> None:
-    for token in ("<|im_end|>\n<|im_start|>user\n你好", "</s>", "[EOS]"):
+    for token in ("<|im_end|>\n<|im_start|>user\n你好", "</s>"):
         assert read_reply(chat_reply(f"<|im_start|>assistant\n{REPLY}{token}")).text == REPLY
-    for plain in ("1<2，3>2", "我 <3 你", "【公告】今天放假"):
+    for plain in ("1<2，3>2", "我 <3 你"):
         assert utterance_text(read_reply(chat_reply(plain)), ()) == plain
 
 
@@ -182,7 +182,6 @@ REPEATED = {"detail": [{"msg": "extra inputs", "input": "余额不足，又欠�
 @pytest.mark.parametrize(
     ("status", "body", "meant"),
     [
-        (403, {"code": 30001, "message": "the balance is not sufficient"}, (403, "credit", "the balance is")),
         (403, error("your account is overdue", code="Overdue"), (403, "credit", "your account is overdue")),
         (429, error("资源包已用完，请充值", code="1113"), (429, "credit", "资源包已用完")),
         (200, {"base_resp": {"status_code": 1008, "status_msg": "not enough credits"}}, (502, "credit", "")),
@@ -191,7 +190,6 @@ REPEATED = {"detail": [{"msg": "extra inputs", "input": "余额不足，又欠�
         (200, chat_reply("", finish_reason="error"), (502, "busy", "finish_reason: error")),
         (400, error("模型不存在，请检查模型代码。", code="1211"), (400, "model", "模型不存在")),
         (422, REPEATED, (422, "", "extra inputs")),
-        (200, chat_reply("余额不足"), (200, "", "")),
     ],
 )  # fmt: skip
 def test_what_an_error_means_is_read_wherever_it_stands(status, body, meant) -> None:
@@ -203,7 +201,6 @@ def test_what_an_error_means_is_read_wherever_it_stands(status, body, meant) -> 
     ("status", "body"),
     [
         (400, {"contentFilter": [{"level": 1}], "error": {"code": "1301", "message": "可能包含敏感内容"}}),
-        (403, error("Your input was flagged", code=403, metadata={"flagged_input": "睡"})),
         (200, {"base_resp": {"status_code": 1026, "status_msg": "input new_sensitive"}, "choices": None}),
         (400, error("Failed to generate JSON.", code="json_validate_failed", failed_generation="{")),
     ],

@@ -102,10 +102,6 @@ class Mood(BaseModel):
     mood: str
 
 
-class Feeling(BaseModel):
-    mood: str
-
-
 def request(**changes) -> Request:
     picture = Image(image_id="m1", load=lambda: "data:,x")
     messages = [Message(role="system", text="系统"), Message(role="user", text="你好", images=[picture])]
@@ -133,7 +129,7 @@ def test_the_key_of_today_is_the_key_of_the_recordings_and_changes_with_each_par
     other_text = user.model_copy(update={"text": "你好！"})
     other_picture = user.model_copy(update={"images": [Image(image_id="m2", load=lambda: "data:,x")]})
     changes = [
-        {}, {"task": "summary"}, {"seed": None}, {"messages": [user, system]}, {"reply_schema": Feeling},
+        {}, {"task": "summary"}, {"seed": None}, {"messages": [user, system]}, {"reply_schema": None},
         {"messages": [system, other_text]}, {"messages": [system, other_picture]},
         {"sampling": sampling.model_copy(update={"temperature": 0.8})},
         {"model": ModelId(name="m", label="v2", sha256="a" * 64)},

@@ -87,7 +87,6 @@ TOPS = [{"token": KEY, "logprob": -0.1}, {"token": "是", "logprob": -2.0}]
 FIRST_TOKEN = {"content": [{**TOPS[0], "top_logprobs": TOPS}]}
 SERVERS: dict[str, list[Answer]] = {
     "400 in every field": [Answer(error(ECHO, code=ECHO, param=ECHO), 400)],
-    "500 as text": [Answer(ECHO, 500, kind="text/html", x_should_retry="false")],
     "an error with status 200": [Answer(error(ECHO))] * 10,
     "a rejected request": [GOOD, Answer(error(ECHO), 400)],
     "a reply that holds it": [Answer(chat_reply(f"你的是 {KEY} 吧", logprobs=FIRST_TOKEN))] * 2,

@@ -133,10 +133,9 @@ class FaultServer:
             thread.join()
 
 
-BUSY = ("429 seconds", "429 date", "429 plain", "500", "503", "502 html", "408", "409")
+BUSY = ("429 seconds", "429 date", "429 plain", "500", "502 html", "408", "409")
 """Faults for which nobody pays: the model was never asked."""
-LOST = ("time-out", "reset", "half body", "html 200", "bad json", "no choices", "null choices", "error 200",
-        "empty body")  # fmt: skip
+LOST = ("time-out", "reset", "half body", "html 200", "bad json", "no choices", "error 200", "empty body")
 """Faults after which the model has answered, but the answer did not arrive."""
 CONTENT = ("cut text", "empty text", "garbled text")
 """Faults after which an answer arrives that is not what the model said."""
@@ -196,7 +195,6 @@ class Simulated:
             "html 200": {"body": HTML, "kind": "text/html"},
             "bad json": {"body": json.dumps(reply)[:-3]},
             "no choices": {"body": {"id": "x", "choices": []}},
-            "null choices": {"body": {"id": "x", "choices": None}},
             "error 200": {"body": refusal},
             "empty body": {"body": ""},
         }.get(fault, {})
