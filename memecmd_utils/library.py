@@ -35,8 +35,6 @@ from memecmd_utils.settings import Filters, Profile
 
 # --- Where memes come from
 
-LICENCE = "CC BY-SA 4.0 (OpenMoji)"
-"""Of the example memes."""
 DESCRIBED_IN = ("data.json", "glm/glm_data.json", "glm_data.json")
 """Where a source may hold descriptions of its pictures, as emo-visual-data does: multimodal models wrote
 them, and they tell a text model what is on a picture. The first is believed first."""
@@ -102,7 +100,7 @@ def drawn_memes(folder: Path | None = None) -> dict[str, Meme]:
             source="drawn", meme_id=row.meme_id, file=str(folder / "memes" / f"{row.meme_id}.webp"),
             text=f"{row.caption_top} {row.caption}".strip(), text_source="known",
             picture_note=row.picture_note, gloss=row.gloss, origin=row.meme_id, sha256="", phash="",
-            width=1, height=1, licence=LICENCE,
+            width=1, height=1, licence="CC BY-SA 4.0 (OpenMoji)",
         )
         for row in table.itertuples()
     }  # fmt: skip
