@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from memecmd_utils import files, grades, learned, people, pictures, retrieval, runs, statistics
 from memecmd_utils.chats import asking_run, library_run
-from memecmd_utils.chats.turns import Conversation, Message, summarise
+from memecmd_utils.chats.turns import ChatError, Conversation, Message, summarise
 from memecmd_utils.dialogue import HISTORY_TURNS, Context
 from memecmd_utils.files import MemecmdError
 from memecmd_utils.grades import JUDGED
@@ -653,8 +653,8 @@ def score_mod(
 ) -> str:
     """The leaderboard of a file or folder of MOD, whose pictures are the library of a finished run.
 
-    The summary agent is asked by `profile` and `settings`. Writes `benchmark/` and the leaderboard into the
-    folders of run `<run>-mod`. Raises `ChatError` where no model may be asked.
+    The summary agent is asked by `profile` and `settings`; without one, questions have no summaries and the
+    paper's score is left out. Writes `benchmark/` and the leaderboard into the folders of run `<run>-mod`.
     """
     run = library_run(run_name, profile, settings)
     asking = asking_run(run, profile, settings, "mod")
@@ -671,10 +671,15 @@ def score_mod(
         except BenchmarkError as error:
             notes.append(str(error))
             continue
-        answers = summarise([context for _, context, _ in questions], asking, "mod", run.name)
+        try:
+            answers = summarise([context for _, context, _ in questions], asking, "mod", run.name)
+            summaries = [answer.value for answer in answers]
+        except ChatError as error:
+            notes.append(f"{file.stem}: the paper's score is left out; {error}")
+            summaries = [None] * len(questions)
         turns, judged = [], []
-        for (dialogue, context, meme), answer in zip(questions, answers, strict=True):
-            turns.append(_turn(dialogue, context, answer.value))
+        for (dialogue, context, meme), summary in zip(questions, summaries, strict=True):
+            turns.append(_turn(dialogue, context, summary))
             # A meme that the library lacks keeps its number: it is missed.
             judged.append((turns[-1]["id"], ids.get(meme, meme), SENT, "sent"))
         splits.append(Benchmark(file.stem, pd.DataFrame(turns), corpus, _judgements(judged)))

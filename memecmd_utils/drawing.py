@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
 """The colours of figures and lessons: Okabe and Ito's, which any kind of colour vision can separate."""
 
-# --- fonts: Noto Sans CJK with Simplified Chinese forms
+# --- fonts: Noto Sans CJK with Simplified Chinese forms; DejaVu Sans for signs that it lacks, as most smileys
 
 FACE_SC = 2  # faces of the collection: 0 Japanese, 1 Korean, 2 Simplified Chinese, ...
 
@@ -62,13 +63,17 @@ def cjk_font_path() -> Path:
 
 
 @lru_cache(maxsize=128)
-def pil_font(size: int) -> ImageFont.FreeTypeFont:
-    """Noto Sans CJK for Pillow at `size` pixels; a sign that it lacks, as most smileys, is a crossed box.
+def pil_font(size: int, chinese: bool = True) -> ImageFont.FreeTypeFont:
+    """Noto Sans CJK, or DejaVu Sans, for Pillow at `size` pixels.
 
     Glyphs are set one after another, without the shaping library that some machines have and others not.
     """
-    basic = ImageFont.Layout.BASIC
-    return ImageFont.truetype(str(_collection()), size, index=FACE_SC, layout_engine=basic)
+    path, face = _collection(), FACE_SC
+    if not chinese:
+        import matplotlib
+
+        path, face = Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans.ttf"), 0
+    return ImageFont.truetype(str(path), size, index=face, layout_engine=ImageFont.Layout.BASIC)
 
 
 # --- figures: one style, the same bytes every time, no pyplot
@@ -194,18 +199,34 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
     return lines
 
 
+@lru_cache(maxsize=20_000)
+def covered(char: str) -> bool:
+    """Whether the CJK font has this character; it draws a crossed box for those that it lacks."""
+    font = pil_font(24)
+    return char.isspace() or bytes(font.getmask(char)) != bytes(font.getmask("\U0010fffd"))
+
+
+def _runs(text: str, size: int) -> Iterator[tuple[str, ImageFont.FreeTypeFont]]:
+    """Stretches of a line with the font that has their characters."""
+    for chinese, run in groupby(text, covered):
+        yield "".join(run), pil_font(size, chinese)
+
+
 @lru_cache(maxsize=50_000)
 def text_width(text: str, size: int) -> int:
     """Width of a line of cleaned text."""
-    return round(pil_font(size).getlength(text))
+    return sum(round(font.getlength(run)) for run, font in _runs(text, size))
 
 
 def write_line(
     image: Image.Image, where: tuple[int, int], text: str, size: int, fill: Colour, bold: bool = False
 ) -> None:
     """Write one line of cleaned text with its left end and baseline at `where`."""
-    stroke = SEMIBOLD * size if bold else 0
-    ImageDraw.Draw(image).text(where, text, fill, pil_font(size), anchor="ls", stroke_width=stroke)
+    x, y = where
+    pen = ImageDraw.Draw(image)
+    for run, font in _runs(text, size):
+        pen.text((x, y), run, fill, font, anchor="ls", stroke_width=SEMIBOLD * size if bold else 0)
+        x += round(font.getlength(run))
 
 
 def tile(text: str, side: int = 240) -> Image.Image:

@@ -15,7 +15,7 @@ from memecmd_utils import drawing, retrieval, schemas
 from memecmd_utils.dialogue import english_titles
 from memecmd_utils.drawing import SIGNS, shown_meme, signed
 from memecmd_utils.files import is_headless
-from memecmd_utils.retrieval import MemeIndex, ScoredDialogue
+from memecmd_utils.retrieval import Gate, MemeIndex, ScoredDialogue
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Profile
@@ -24,6 +24,8 @@ WIDE = {"layout": {"width": "98%"}, "style": {"description_width": "112px"}}
 WEIGHTS = ("w₁ · α  scenario", "w₂ · δ  unfitting", "w₃ · β  emotion", "w₄ · γ  motivation")
 THETA0 = 4
 """Place of the threshold's slider, after those of the four weights."""
+MOST = 60
+"""Dialogues that a gate under other weights is fitted on: a knob's move takes milliseconds."""
 
 
 def explore(
@@ -56,10 +58,9 @@ class Panel:
         """`titles` are English, by dialogue; where one is missing the menu has the chat's own."""
         self.index, self.profile, self.memes, self.pictures = index, profile, memes, pictures
         self.items = {item.dialogue.dialogue_id: item for item in scored}
-        fitted = retrieval.gate_dialogues(scored, profile).fitted
-        halves = retrieval.halves([item.dialogue for item in scored])
-        self.gates = {name: fitted[half][0] for name, half in halves.items()}
-        self._terms = cache(self._terms)
+        self.halves = retrieval.halves([item.dialogue for item in scored])
+        self.fitted = retrieval.gate_dialogues(scored, profile).fitted
+        self._terms, self._fit = cache(self._terms), cache(self._fit)
         chats = {name: titles.get(name) or item.dialogue.title for name, item in self.items.items()}
         names = {f"{name} · {title}": name for name, title in chats.items()}
         apart = (retrieval.LEARNED, retrieval.RERANKED)  # no knob moves them
@@ -76,14 +77,19 @@ class Panel:
             for text, (a, b) in {**ends, "λ  decay": (0.05, 3)}.items()
         ]
         self.top_k = widgets.IntSlider(min=1, max=10, description="K", **WIDE)
+        self.fit = widgets.Button(description=f"Fit θ₀ to {profile.retrieval.wanted_rate:.0%} of the turns")
+        self.authors = widgets.Button(description="The authors' weights")
         self.reset = widgets.Button(description="Back to the profile")
         self.chat, self.facts = widgets.HTML(), widgets.HTML()
         self._reset()
         for widget in (*self.sliders, self.top_k, self.strategy):
             widget.observe(lambda _: self.redraw(), names="value")
-        self.dialogue.observe(lambda _: self._open(), names="value")
+        self.dialogue.observe(lambda _: self._put_fitted(self.values()), names="value")
+        self.fit.on_click(lambda _: self._put_fitted(self.values()))
+        self.authors.on_click(lambda _: self._put_fitted([*retrieval.AUTHORS_WEIGHTS, *self.values()[4:]]))
         self.reset.on_click(lambda _: self._reset())
-        aside = (self.dialogue, self.strategy, *self.sliders, self.top_k, self.reset, self.facts)
+        row = widgets.HBox([self.fit, self.authors, self.reset])
+        aside = (self.dialogue, self.strategy, *self.sliders, self.top_k, row, self.facts)
         frame = {"overflow": "hidden auto", "flex": "1 1 360px", "height": "780px", "display": "block"}
         left = widgets.Box([self.chat], layout=frame)
         left.add_class("mc-frame")
@@ -107,15 +113,29 @@ class Panel:
         self.redraw()
 
     def _reset(self) -> None:
-        knobs, gate = self.profile.retrieval, self.gates[self.dialogue.value]
+        knobs, (gate,) = self.profile.retrieval, self.fitted[self.halves[self.dialogue.value]]
         paper = [name for name in knobs.strategies if name not in (retrieval.LEARNED, retrieval.RERANKED)]
         values = [*knobs.weights, gate.theta0, gate.penalty, gate.decay]
         self.put(values, knobs.top_k, (*paper, "greedy")[0])
 
-    def _open(self) -> None:
-        values = self.values()
-        values[THETA0] = self.gates[self.dialogue.value].theta0  # each half has one of its own
-        self.put(values, self.top_k.value, self.strategy.value)
+    def _put_fitted(self, values: Sequence[float]) -> None:
+        """Move the knobs to `values`, but theta0 to what is fitted for them and the open dialogue's half."""
+        theta0 = self._fit(self.halves[self.dialogue.value], *values[:THETA0], *values[THETA0 + 1 :]).theta0
+        self.put([*values[:THETA0], theta0, *values[THETA0 + 1 :]], self.top_k.value, self.strategy.value)
+
+    def _fit(self, half: str, *knobs: float) -> Gate:
+        """The gate of a half under four weights, Delta and lambda; the run's own where they are its."""
+        (own,), (*weights, penalty, decay) = self.fitted[half], knobs
+        if knobs == (*self.profile.retrieval.weights, own.penalty, own.decay):
+            return own
+        others = [name for name in self.items if self.halves[name] == own.fold] or [*self.items]
+        top1 = [
+            retrieval.top_k(self.index, self.items[name].queries, weights, 1, self._terms(name)).scores[:, 0]
+            for name in others[:MOST]
+        ]
+        rule = replace(retrieval.rule_of(self.profile), theta0=None, penalty=penalty, decay=decay)
+        rate, turns = self.profile.retrieval.wanted_rate, sum(map(len, top1))
+        return retrieval.fit_gates(retrieval.pad(top1)[None], rule, rate, turns, own.fold)[0]
 
     def _terms(self, name: str) -> np.ndarray | None:
         """Cosines of a dialogue: a moved weight is then a sum of four matrices. None of a library on disk."""
@@ -129,7 +149,9 @@ class Panel:
             return
         name, strategy, ids = self.dialogue.value, self.strategy.value, self.index.meme_ids
         item, (*weights, theta0, penalty, decay) = self.items[name], self.values()
-        gate = replace(self.gates[name], theta0=theta0, penalty=penalty, decay=decay)
+        (own,) = self.fitted[self.halves[name]]
+        scale = self._fit(self.halves[name], *weights, own.penalty, own.decay)  # other weights, other scores
+        gate = replace(scale, theta0=theta0, penalty=penalty, decay=decay)
         ranking = retrieval.top_k(self.index, item.queries, weights, self.top_k.value, self._terms(name))
         scores = gate.scaled(ranking.scores[:, 0])
         thresholds, sent = retrieval.simulate(scores, gate)

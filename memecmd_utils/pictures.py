@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageOps, PngImagePlugin, UnidentifiedImageError, features
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from memecmd_utils.files import MemecmdError, data_url
 
@@ -22,8 +22,6 @@ TEXTS = frozenset({".txt", ".md", ".json", ".jsonl", ".csv", ".html", ".py", ".y
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million
 MAX_BYTES = 128_000_000
 MIN_SIDE = 16
-# Notes of any length: they hold no picture, and the whole file has its limit.
-PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MAX_BYTES
 SKIPPED_FOLDERS = frozenset({"__MACOSX", "@eaDir"})  # left behind by macOS archives and NAS indexers
 
 
@@ -73,7 +71,7 @@ def decode_bytes(data: bytes) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "Corrupt EXIF data": real memes have such
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_check_size` is stricter
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            with Image.open(io.BytesIO(_without_notes(data)), formats=FORMATS) as image:
                 _check_size(*image.size)
                 return _first_with_something(image)
     except ImageRejected:
@@ -98,6 +96,20 @@ def _first_with_something(image: Image.Image) -> Image.Image:
         if any(high - low > 24 for low, high in frame.getextrema()):
             return frame
     raise ImageRejected("only one colour", "the picture is empty")
+
+
+def _without_notes(data: bytes) -> bytes:
+    """A PNG without the chunks that hold no picture, which may be too long or have a bad checksum."""
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return data
+    shown = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")  # beside the critical chunks, in capitals
+    kept, at = [data[:8]], 8
+    while at + 8 <= len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        if data[at + 4 : at + 5].isupper() or data[at + 4 : at + 8] in shown:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
 
 
 def _check_size(width: int, height: int) -> None:

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from made_up import TEXTS, dialogue, meme, meme_files
+from PIL import Image
 
 from memecmd_utils import drawing, grades
 from memecmd_utils.drawing import chat_from_dialogue
@@ -58,6 +59,13 @@ def width(text: str) -> float:
 )
 def test_wrap(text: str, limit: int, lines: list[str]) -> None:
     assert drawing.wrap(text, limit, width) == lines
+
+
+def test_a_sign_that_the_chinese_font_lacks_is_no_crossed_box() -> None:
+    drawn = [Image.new("RGB", (60, 60)) for _ in range(2)]
+    for image, sign in zip(drawn, "😀\U0010fffd", strict=True):
+        drawing.write_line(image, (5, 50), sign, 40, (255, 255, 255))
+    assert drawn[0].tobytes() != drawn[1].tobytes() and drawn[0].getbbox()
 
 
 # --- screenshots

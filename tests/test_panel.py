@@ -40,12 +40,12 @@ def test_it_places_as_a_pipeline_with_these_settings_does(tab, strategy) -> None
         profile = shown.profile.replace(**changes)
         scored, index = scored_by(profile)
         placed = {(p.dialogue_id, p.turn): p.meme_id for p in retrieval.place(scored, index, profile)}
-        picks = {}
-        shown.gates = panel.Panel(scored, index, profile, shown.memes, shown.pictures, {}).gates
+        picks, knobs = {}, profile.retrieval
+        values = [*knobs.weights, 0.0, knobs.threshold_penalty, knobs.threshold_decay]
         for name in shown.items:
+            shown.put(values, knobs.top_k, strategy)
             shown.dialogue.value = name
-            gate, knobs = shown.gates[name], profile.retrieval
-            shown.put([*knobs.weights, gate.theta0, gate.penalty, gate.decay], knobs.top_k, strategy)
+            shown.fit.click()
             picks |= {(name, turn): meme for turn, meme in shown.picks.items()}
         assert picks == placed != {}
 
@@ -61,6 +61,8 @@ def test_every_knob_redraws_and_back_again(tab) -> None:
     assert tab.values()[2] == -0.9 and tab.chat.value != first[0]
     tab.strategy.value = "random"
     assert "no gate asked" in tab.chat.value
+    tab.authors.click()
+    assert tuple(tab.values()[:4]) == retrieval.AUTHORS_WEIGHTS
     tab.reset.click()
     assert (tab.chat.value, tab.facts.value) == first
 
@@ -71,7 +73,7 @@ def test_another_dialogue_has_the_gate_of_its_half_and_unscored_turns_say_so(tab
     tab.sliders[0].value = 0.9
     tab.dialogue.value = "role-01"
     assert tab.items["role-01"].dialogue.name_a not in tab.chat.value  # A and B, as in every lesson
-    assert tab.values()[0] == 0.9 and tab.values()[panel.THETA0] == tab.gates["role-01"].theta0
+    assert tab.values()[0] == 0.9
     assert tab.chat.value.count("no usable summary") == 3
     assert not {2, 7, 18} & {*tab.picks}
 
