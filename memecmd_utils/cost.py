@@ -46,9 +46,6 @@ answered so much for each meme; vectors are those of `INPUTS` texts. A
 gloss reads and writes so much for each text: an estimate from the texts of memes and summaries, no count."""
 SCREENSHOT = (190, 62, 155)
 """Pixels of a screenshot's height: bars and times, and more for each turn and each meme (means likewise)."""
-REMOTE_SECONDS_PER_CALL = 2.0
-LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
-"""Of an endpoint, and of the local model on two idle cores."""
 SHARED = 0.3
 """Part of a yes/no question that a local judge reads anew: its pair differs in the last line only."""
 
@@ -156,12 +153,12 @@ def _row(
     t_out = calls * answers * tokens.written
     usd = endpoint.usd(t_in, t_out)
     apart = 60 / profile.models.max_rpm if profile.models.max_rpm else 0
-    seconds = calls * max(REMOTE_SECONDS_PER_CALL / profile.models.concurrency, apart)
+    seconds = spending.reckoned_seconds(calls, t_in, t_out, False, profile.models.concurrency, apart)
     if llm == "authored":
         name, calls, t_in, t_out, usd, seconds = "authored text", 0, 0, 0, 0.0, 0.0
     elif llm == "local":
         name, usd, anew = local_model, 0.0, SHARED if task == "yes_no" else 1
-        seconds = anew * t_in / LOCAL_TOKENS_IN_PER_S + t_out / LOCAL_TOKENS_OUT_PER_S
+        seconds = spending.reckoned_seconds(calls, anew * t_in, t_out, True, 1)
     row = {"stage": stage, "model": name, "calls": round(calls), "tokens_in": round(t_in)}
     return {**row, "tokens_out": round(t_out), "usd": usd, "hours": seconds / 3600}
 

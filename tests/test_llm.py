@@ -207,6 +207,7 @@ def test_after_the_first_fault_nothing_more_is_sent_and_what_is_under_way_is_rec
 
 
 def test_the_bar_says_money_and_trouble_and_its_clock_moves_before_the_first_answer(monkeypatch) -> None:
+    monkeypatch.setattr(chat, "COMPARED_AFTER_S", 0.5)
     main, terminal = os.openpty()
     monkeypatch.setenv("MEMECMD_TERMINAL", os.ttyname(terminal))
     replies_ = [Reply(text=""), Reply(text=GOOD, tokens_in=9, tokens_out=500_000)]
@@ -222,7 +223,10 @@ def test_the_bar_says_money_and_trouble_and_its_clock_moves_before_the_first_ans
         bar()
     time.sleep(0.1)
     shown = os.read(main, 100_000).decode()
-    assert re.search(r"turns:   0%.*00:01<\?.* 0\.0 tokens/s · next call in 2\d s", early, re.DOTALL)
+    told = (
+        r"turns:   0%.*00:01<\?.* 0\.0 tokens/s · \d\.\d times the hours of `make cost` · next call in 2\d s"
+    )
+    assert re.search(told, early, re.DOTALL)
     assert "turns: 100%" in shown and "$2.02 of $9.00 · 1 tried again" in shown
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from memecmd_utils.llm import prompts
+from memecmd_utils.llm import prompts, spending
 from memecmd_utils.llm import recordings as rec
 from memecmd_utils.llm.recordings import Outcome
 from memecmd_utils.llm.replies import garbled
@@ -51,6 +51,7 @@ LOST_IN_A_ROW = 5
 a model always cuts off or leaves empty then goes the way of other unusable replies, and so to an end."""
 NOTHING_USABLE = 20
 """Answers of which one at least has to be usable, else the rest would be as these."""
+COMPARED_AFTER_S = 120.0
 
 
 class Chat:
@@ -319,17 +320,23 @@ async def each(
 def progress(chat: Chat, total: int, label: str, unit: str) -> Iterator[Bar]:
     """A progress bar for what asks `chat`, with tokens a second, money and what was tried again beside it.
 
-    Its clock starts with the first call: what is replayed tells no pace.
+    After `COMPARED_AFTER_S` seconds it says how the time compares with the estimate of `make cost`. Its clock
+    starts with the first call: what is replayed tells no pace.
     """
-    usage, budget = chat.usage, chat.budget
-    calls, tokens_out = usage.calls, usage.tokens_out
+    usage, budget, backend = chat.usage, chat.budget, chat.backend
+    calls, tokens_in, tokens_out = usage.calls, usage.tokens_in, usage.tokens_out
 
     def words(shown: Any) -> str:
         parts = []
         if usage.calls > calls:
-            seconds = max(shown.format_dict["elapsed"], 1)
-            parts.append(f"{(usage.tokens_out - tokens_out) / seconds:.1f} tokens/s")
-        if (wait := chat.backend.pace.ready_at - time.monotonic()) > 1:
+            seconds, written = max(shown.format_dict["elapsed"], 1), usage.tokens_out - tokens_out
+            parts.append(f"{written / seconds:.1f} tokens/s")
+            answered, read = usage.calls - calls - budget.open_calls, usage.tokens_in - tokens_in
+            how = backend.repeats, chat.concurrency, backend.pace.apart
+            reckoned = spending.reckoned_seconds(answered, read, written, *how)
+            if seconds >= COMPARED_AFTER_S and reckoned > 0:
+                parts.append(f"{seconds / reckoned:.1f} times the hours of `make cost`")
+        if (wait := backend.pace.ready_at - time.monotonic()) > 1:
             parts.append(f"next call in {wait:.0f} s")
         if (usd := budget.spent.total("usd")) or budget.max_usd:
             parts.append(f"${usd:,.2f}" + (f" of ${budget.max_usd:,.2f}" if budget.max_usd else ""))

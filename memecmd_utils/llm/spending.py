@@ -19,6 +19,18 @@ TOKENS_PER_CHARACTER, TOKENS_OUT = 0.8, 4000
 """What a task's first call is reckoned by; the second where a request sets no limit."""
 TOKENS_PER_IMAGE = 765
 """Where an endpoint does not say: four tiles of gpt-4o, between most models (170 to 260) and gpt-4o-mini."""
+REMOTE_SECONDS_PER_CALL = 2.0
+LOCAL_TOKENS_IN_PER_S, LOCAL_TOKENS_OUT_PER_S = 80.0, 12.0
+"""Of an endpoint, and of the local model on two idle cores."""
+
+
+def reckoned_seconds(
+    calls: float, tokens_in: float, tokens_out: float, is_local: bool, concurrency: int, apart_s: float = 0
+) -> float:
+    """How long `make cost` expects so many calls with so many tokens to take; `max_rpm` has them apart."""
+    if is_local:
+        return tokens_in / LOCAL_TOKENS_IN_PER_S + tokens_out / LOCAL_TOKENS_OUT_PER_S
+    return calls * max(REMOTE_SECONDS_PER_CALL / concurrency, apart_s)
 
 
 class Spent:
