@@ -99,8 +99,11 @@ class Benchmark:
     @cached_property
     def relevant(self) -> dict[str, dict[str, int]]:
         """The same by turn, in the order of the turns, and meme: every entry has to rank memes for these."""
-        rows = {turn: table.set_index("corpus-id")["score"] for turn, table in self.qrels.groupby("query-id")}
-        return {turn: rows[turn].to_dict() for turn in self.turns["id"] if turn in rows}
+        rows: dict[str, dict[str, int]] = {turn: {} for turn in self.turns["id"]}
+        known = self.qrels[self.qrels["query-id"].isin(rows)]
+        for turn, meme, score in known.itertuples(index=False, name=None):
+            rows[turn][meme] = score
+        return {turn: memes for turn, memes in rows.items() if memes}
 
     @cached_property
     def scores(self) -> pd.DataFrame:

@@ -471,22 +471,22 @@ def _problems(records: Records) -> list[str]:
     known = {meme.meme_id for meme in records["memes"]}
     problems = []
     for table, rows in records.items():
-        seen = set()
+        seen, fields = set(), rows[0].__class__.model_fields if rows else {}
         for row in rows:
             key = tuple(getattr(row, column) for column in TABLES[table].key)
             where = f"{table} {', '.join(map(str, key))}"
             if key in seen:
                 problems.append(f"{where}: stands twice")
             seen.add(key)
-            unsafe = getattr(row, "unsafe", "")
+            unsafe = row.unsafe if "unsafe" in fields else ""
             # Of an unsafe meme a release holds the annotation's id and category, and no more.
             texts = "".join(getattr(row, name) for name in schemas.ANNOTATED) if unsafe else ""
             if unsafe and (row.meme_id in known or texts or row.english):
                 problems.append(f"{where}: flagged as {unsafe}, more than its id is there")
-            named = row.best if table == "marks" else [row.meme_id] if hasattr(row, "meme_id") else []
+            named = row.best if table == "marks" else [row.meme_id] if "meme_id" in fields else []
             problems += [f"{where}: no meme {name}" for name in named if name not in known and not unsafe]
-            if hasattr(row, "turn"):
+            if "turn" in fields:
                 speaker = turns.get((row.dialogue_id, row.turn))
-                if speaker is None or getattr(row, "speaker", speaker) != speaker:
+                if speaker is None or ("speaker" in fields and row.speaker != speaker):
                     problems.append(f"{where}: no such turn")
     return problems
