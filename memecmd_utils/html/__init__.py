@@ -1,1 +1,0 @@
-"""Page templates; values are escaped when they are rendered."""

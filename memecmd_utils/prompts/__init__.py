@@ -1,1 +1,0 @@
-"""Prompt files; `memecmd_utils.llm.prompts` renders them."""
