@@ -17,7 +17,7 @@ from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, prompts
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.types import Request
-from memecmd_utils.schemas import Annotation, AnnotationReply, Meme
+from memecmd_utils.schemas import Annotation, Meme
 from memecmd_utils.settings import Profile
 
 FOUR = {"s_plus": "约饭", "s_minus": "追悼会", "emotion": "开心", "motivation": "想吃"}
@@ -39,19 +39,6 @@ def test_every_meme_gets_its_four_dimensions_in_order() -> None:
     assert [(a.meme_id, a.emotion) for a in done] == [(f"m{n}", f"m{n}") for n in range(6)]
     assert {(a.s_plus, a.s_minus, a.motivation, a.unscored) for a in done} == {("约饭", "追悼会", "想吃", "")}
     assert done[0].prompt_sha256 == prompts.prompt_sha256("annotation_examples", "annotation")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"s_plus": "朋友约你吃饭的时候", "s_minus": "不是朋友约你吃饭的时候"}, "几乎一样"),
-        ({"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}, ""),
-        ({"motivation": "开心"}, "motivation 和 emotion 说的一样"),
-    ],
-)
-def test_texts_that_say_the_same_break_a_rule(change, said) -> None:
-    broken = annotation.repetitions(AnnotationReply(**FOUR | change))
-    assert said in "".join(broken) and bool(broken) == bool(said)
 
 
 def test_equal_scenarios_are_asked_for_again_with_the_reason_and_never_kept() -> None:
@@ -139,9 +126,11 @@ def test_what_is_seen_stands_for_a_meme_in_the_history_of_a_choice() -> None:
         ({"s_plus": "适合发送的场景（和谁聊、刚发生了什么）"}, "unusable", "照抄了"),
         ({"s_plus": "快下班时有人又要派活，或群里话题越聊越尴尬，先溜为敬"}, "unusable", "照抄了"),
         ({"emotion": "……"}, "unusable", "空的文字"),
+        ({"s_plus": "朋友约你吃饭", "s_minus": "不是朋友约你吃饭"}, "violations", "几乎一样"),
+        ({"motivation": "开心"}, "violations", "motivation 和 emotion 说的一样"),
     ],
 )
-def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outcome, told) -> None:
+def test_what_is_no_annotation_is_asked_again_counted_and_never_kept(change, outcome, told) -> None:
     backend = ScriptedBackend([*[dumps(FOUR | change)] * 3, *[dumps(FOUR)] * 6])
     asking = Chat(backend, concurrency=1)
     done = chat.run(annotation.annotate(MEMES, asking, PROFILE))
@@ -149,9 +138,11 @@ def test_refusals_and_echoes_are_asked_again_counted_and_never_kept(change, outc
     assert told in backend.requests[3].messages[-1].text
 
 
-def test_ordinary_texts_are_no_refusals() -> None:
+def test_ordinary_texts_are_no_refusals_and_scenarios_may_be_near() -> None:
     texts = "无法描述的心累 抱歉来晚了，想求原谅 图片加载不出来 不能回答的尴尬问题 对不起三个字说不出口"
     assert not [text for text in texts.split() if library.REFUSAL.match(text)]
+    near = {"s_plus": "和同事在群里闲聊", "s_minus": "和老板在群里闲聊"}
+    assert annotate(ScriptedBackend(lambda r: dumps(FOUR | near)))[0].s_minus == near["s_minus"]
 
 
 def test_annotations_that_open_alike_are_named() -> None:

@@ -18,7 +18,6 @@ from memecmd_utils.fetch import Client, FetchError, SourceError
 from memecmd_utils.files import paths
 from memecmd_utils.settings import Profile
 
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 REAL_DATA = paths.data
 ODD = ["[盒子]!", "鸽子🕊BQB", "a b ", "#x", "w*"]
 
@@ -32,6 +31,8 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory) -> Path:
     """A real repository. Its first commit is tagged `one` and has a link out; a second deletes and adds."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     home = tmp_path_factory.mktemp("upstream")
     git(home, "init", "-q", "-b", "main")
     # As the well-known host does: parts, and any commit by its name.
@@ -66,7 +67,6 @@ def content(folder: Path) -> dict[str, bytes]:
 # --- repositories --------------------------------------------------------------------------
 
 
-@needs_git
 def test_the_wanted_folders_of_a_pinned_commit_come_whole_and_nothing_else(upstream: Path, tmp_path) -> None:
     commit, target = git(upstream, "rev-parse", "one").strip(), tmp_path / "new" / "clone"
     got = fetch.fetch_repository(upstream.as_uri(), target, ["*"], ["picture", "*.md"], commit)
@@ -78,7 +78,6 @@ def test_the_wanted_folders_of_a_pinned_commit_come_whole_and_nothing_else(upstr
     assert fetch.fetch_repository("file:///gone", target, commit=commit) == commit, "not asked for again"
 
 
-@needs_git
 def test_a_broken_fetch_goes_on_and_gives_back_what_was_cut_off(upstream, tmp_path, monkeypatch) -> None:
     commit, target = git(upstream, "rev-parse", "one").strip(), tmp_path / "clone"
     git_of_fetch = fetch._git
@@ -112,7 +111,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@needs_git
 def test_the_library_and_the_papers_data_come_each_at_its_commit(upstream: Path, home: Path, capsys) -> None:
     one, two = (git(upstream, "rev-parse", name).strip() for name in ("one", "main"))
     url = f"url: '{upstream.as_uri()}'"
@@ -167,7 +165,6 @@ def test_a_folder_or_file_of_ones_own_is_used_as_it_is(place: Path) -> None:
         fetch.locate(Profile(name="x", cm50={"imgflip": "bad"}), fetch=False)
 
 
-@needs_git
 def test_a_data_set_is_fetched_and_a_missing_one_says_why(upstream: Path, place: Path, monkeypatch) -> None:
     listed = (place / "template_sources.yaml").read_text("utf-8")
     listed = listed.replace(f"{place}/eujhwang/meme-cap", upstream.as_uri()).replace("[data, ", "[picture, ")

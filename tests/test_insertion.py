@@ -111,7 +111,7 @@ def test_the_right_memes_stand_in_the_file_and_on_the_page(run, tmp_path, monkey
     assert [[line[name] for name in HEADER] for line in cells] == rows, "cells stay as they stood"
     assert memes_in(target) == ["", "m05", "", "", "", "", "", "m07", "m02"]
     assert all((target.parent / line["meme_file"]).is_file() for line in cells if line["meme_id"])
-    assert {line["meme_strategy"] + line["meme_score"][:2] for line in cells} == {"", "greedy0."}
+    assert {line["meme_strategy"] + line["meme_score"][1:2] for line in cells} == {"", "greedy."}
     assert told.startswith("3 memes (3 different) in 6 turns of 2 chats; summaries: in the file\n")
     page = target.with_suffix(".html").read_text(encoding="utf-8")
     assert "<script>" not in page and "<i>" not in page and "&lt;script&gt;alert(1)" in page

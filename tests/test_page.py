@@ -54,10 +54,6 @@ def choose_strategy(driver, name: str) -> None:
     (all_of(driver, tab) + all_of(driver, other))[0].click()
 
 
-def picked(driver) -> list[str]:
-    return [t.get_attribute("data-turn") for t in all_of(driver, ".turn[aria-current=true]")]
-
-
 # --- What is in the file
 
 
@@ -95,10 +91,6 @@ def click(driver, selector: str, place: int = 0) -> None:
     driver.execute_script("arguments[0].click()", all_of(driver, selector)[place])
 
 
-def numbers_of(text: str) -> list[float]:
-    return [float(number) for number in re.findall(r"-?\d+\.\d+", text.replace("\u2212", "-"))]
-
-
 def test_a_journey_through_the_explorer(driver) -> None:
     """Tabs, chat, cards, gate and keyboard; hostile texts are shown as they are, no script of theirs runs.
 
@@ -130,7 +122,8 @@ def test_a_journey_through_the_explorer(driver) -> None:
     limits = [float(one(driver, "#theta0").get_attribute(name)) for name in ("min", "max")]
     for turn, best in made_page.SCORES.items():  # lie on the scale of the slider, and their parts add up
         click(driver, "#chat .turn", turn - 1)
-        lines = [numbers_of(line.get_property("textContent")) for line in all_of(driver, "#steps .parts")]
+        shown = [line.get_property("textContent") for line in all_of(driver, "#steps .parts")]
+        lines = [[*map(float, re.findall(r"-?\d+\.\d+", text.replace("\u2212", "-")))] for text in shown]
         assert limits[0] < best == lines[0][0] < limits[1]
         assert all(len(line) == 5 and line[0] == pytest.approx(sum(line[1:]), abs=1e-9) for line in lines)
     move(driver, "theta0", 0.25)
@@ -147,10 +140,10 @@ def test_a_journey_through_the_explorer(driver) -> None:
     press(Keys.RIGHT)  # strategies are radio buttons
     assert one(driver, "#strategies input:checked").get_attribute("value") == "greedy"
     driver.execute_script("document.querySelector('#chat .turn[aria-current=true]').focus()")
-    press(Keys.HOME, Keys.DOWN, Keys.DOWN)
-    assert picked(driver) == ["3"]
-    press(Keys.END)
-    assert picked(driver) == ["8"] and driver.switch_to.active_element.get_attribute("data-turn") == "8"
+    for keys, turn in (((Keys.HOME, Keys.DOWN, Keys.DOWN), "3"), ((Keys.END,), "8")):
+        press(*keys)
+        (picked,) = all_of(driver, ".turn[aria-current=true]")
+        assert picked.get_attribute("data-turn") == turn and driver.switch_to.active_element == picked
 
     while "news-</script>" not in one(driver, "#origin").text:
         click(driver, "#next")

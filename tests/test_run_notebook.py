@@ -15,7 +15,7 @@ import pytest
 from memecmd_utils import files, run_notebook, runs
 from memecmd_utils.files import TERMINAL_VARIABLE, paths
 from memecmd_utils.run_notebook import NotebookFailed
-from memecmd_utils.runs import STAGES, Stage
+from memecmd_utils.runs import Stage
 from memecmd_utils.schemas import Meme
 from memecmd_utils.settings import Profile, load_profile
 
@@ -47,12 +47,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
     run_notebook.note_inputs(run)
     yield run
     run_notebook.lessons.cache_clear()
-
-
-def test_all_notebooks_are_stages_and_follow_what_they_read() -> None:
-    assert sorted(STAGES) == sorted(path.stem for path in paths.notebooks.glob("*.ipynb"))
-    order = list(STAGES)
-    assert all(order.index(other) < order.index(name) for name in STAGES for other in STAGES[name].after)
 
 
 def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.Run) -> None:

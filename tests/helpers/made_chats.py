@@ -14,7 +14,7 @@ import yaml
 from fault_server import Answer, FaultServer, chat_reply
 from PIL import Image
 
-from memecmd_utils import files, learned, runs, schemas, statistics
+from memecmd_utils import files, learned, runs, schemas
 from memecmd_utils.chats import search
 from memecmd_utils.files import paths
 from memecmd_utils.learned import LearnedPlacement, PlacementModel
@@ -29,13 +29,11 @@ class TopicEmbedder:
     name = "topics"
 
     def encode(self, texts, side):
-        noise = [statistics.rng(0, text, side).standard_normal(DIM) for text in texts]
-        rows = np.array(noise).reshape(-1, DIM)
-        rows /= 8 * np.linalg.norm(rows, axis=1, keepdims=True)
+        rows = made_up.vectors(texts, side, DIM) / 8
         for row, text in zip(rows, texts, strict=True):
             if topics := TOPIC.findall(text):
                 row[int(topics[-1]) % DIM] += 1
-        return rows.astype(np.float32)
+        return rows
 
 
 def summary(topic: int) -> dict[str, str]:

@@ -44,14 +44,12 @@ def starts(count: int) -> list[schemas.ColdStart]:
 
 def memes(count: int) -> list[schemas.Meme]:
     """Memes that all differ; there are no files of them."""
-    of_all = {"width": 8, "height": 8, "origin": "simulated", "source": "simulated"}
-    return [
-        schemas.Meme(
-            meme_id=f"m{n:05d}", file=f"m{n:05d}.png", sha256=f"{n:064x}", phash=f"{n:016x}",
-            text=f"第{n}张图上的字", text_source="known", picture_note=f"一只猫第{n}次伸懒腰", **of_all,
-        )
-        for n in range(1, count + 1)
-    ]  # fmt: skip
+    made = []
+    for n in range(1, count + 1):
+        about = {"file": f"m{n:05d}.png", "sha256": f"{n:064x}", "text": f"第{n}张图上的字"}
+        about |= {"picture_note": f"一只猫第{n}次伸懒腰"}
+        made.append(made_up.meme(f"m{n:05d}").model_copy(update=about))
+    return made
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
