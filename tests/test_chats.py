@@ -144,7 +144,6 @@ EXPORTS = {
         "2024-03-01 12:08:00,,wxid_小林,阿泽,wxid_1,![图片](http://127.0.0.1/image/1)",
         "2024-03-01 12:09:00,,系统消息,阿泽,wxid_1,撤回了一条消息",
     )),
-    "WeChat, copied": ("a.txt", lines("{name} [2024-03-01 12:0{n}:00]\n{text}\n\n") + "阿泽 [2024-03-01 12:09:00]\n[图片]\n"),
     "WeChat, copied in lines": ("a.txt", "[2024年3月1日 11:58]\n" + lines("[12:0{n}] {name}：{text}\n")),
     "WeChat, times behind names": ("a.txt", lines("{name}：[12:0{n}] {text}\n")),
     "names and times in brackets": ("a.txt", lines("[{name}][2024-03-01 12:0{n}:00] {text}\n")),
@@ -485,9 +484,7 @@ def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) ->
 
 def test_groups_among_several_chats_are_left_out_and_counted(tmp_path: Path) -> None:
     both = [(chat, *row) for chat in ("a/b", "a b") for row in TALK]
-    content = table("chat,speaker,text", [*both, *(("群", name, "在") for name in "甲乙丙")]).encode(
-        "gb18030"
-    )
-    own, taken = load(tmp_path / "a.csv", content, llm="openai")
+    content = table("chat,speaker,text", [*both, *(("群", name, "在") for name in "甲乙丙")])
+    own, taken = load(tmp_path / "a.csv", content.encode("gb18030"), llm="openai")
     assert [(one.dialogue_id, one.title) for one in own] == [("a-b", "a/b"), ("a-b-2", "a b")]
     assert taken.endswith("in 3 chats; gb18030; left out: 1 chat not of two speakers")

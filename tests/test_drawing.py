@@ -1,15 +1,13 @@
-"""Figures and chat screenshots: equal bytes, the right breaks, memes at their places."""
+"""Figures have equal bytes, lines break where they may, lessons follow the dialogues of their rule."""
 
 import json
 import warnings
 
 import pandas as pd
 import pytest
-from made_up import TEXTS, dialogue
 from PIL import Image
 
 from memecmd_utils import drawing, grades
-from memecmd_utils.drawing import chat_from_dialogue
 from memecmd_utils.files import paths
 
 # --- fonts and figures
@@ -63,19 +61,6 @@ def test_a_sign_that_the_chinese_font_lacks_is_no_crossed_box() -> None:
     for image, sign in zip(drawn, "😀\U0010fffd", strict=True):
         drawing.write_line(image, (5, 50), sign, 40, (255, 255, 255))
     assert drawn[0].tobytes() != drawn[1].tobytes() and drawn[0].getbbox()
-
-
-# --- screenshots
-
-
-def test_meme_stands_before_the_utterance_on_its_speakers_side() -> None:
-    made = chat_from_dialogue(dialogue(), {2: "m1", 5: "m2"})
-    shown = [bubble.meme_id or bubble.text for bubble in made.bubbles]
-    assert shown == [TEXTS[0], "m1", *TEXTS[1:4], "m2", *TEXTS[4:]]
-    assert chat_from_dialogue(dialogue(), {2: "m1", 5: "m2"}, n_turns=4).bubbles == made.bubbles[:5]
-    sides = {b.meme_id: b.side for b in made.bubbles if b.meme_id}
-    assert sides == {"m1": "left", "m2": "right"}  # B wrote turn 2, A (the owner) turn 5
-    assert made.title == "老柏"
 
 
 # --- lessons

@@ -104,9 +104,7 @@ def test_the_right_memes_stand_in_the_file_and_on_the_page(run, tmp_path, monkey
     kept = files.atomic_path
     monkeypatch.setattr(files, "atomic_path", lambda path: written.append(path.name) or kept(path))
     told = chats.insert_file(source, target, "made")
-    assert written == ["chat.html", "m05.png", "m07.png", "m02.png", "chat.csv"], (
-        "a killed one can be repeated"
-    )
+    assert written == ["chat.html", "m05.png", "m07.png", "m02.png", "chat.csv"], "it can be repeated"
     cells = read_csv(target)
     assert [[line[name] for name in HEADER] for line in cells] == rows, "cells stay as they stood"
     assert memes_in(target) == ["", "m05", "", "", "", "", "", "m07", "m02"]
@@ -269,8 +267,7 @@ def test_a_meme_that_was_sent_in_the_chat_does_not_come_again(run) -> None:
     ("turns", "message"),
     [
         ("在吗", "turn 1 cannot be read: turns are texts or"),
-        ([("甲", "在"), 3], "turn 2 cannot be read"),
-        ([("", "在")], "turn 1 cannot"),
+        ([("甲", "在"), ("", "在")], "turn 2 cannot be read"),
         ([("甲", "在", "m99")], "turn 1 names a meme that the library does not have: 'm99'"),
         (["  "], "no turn has words"),
     ],

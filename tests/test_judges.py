@@ -98,10 +98,9 @@ def test_scores_are_centred_by_hand() -> None:
 
 
 def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> None:
+    two = [placed("n1", 3), placed("n1", 4)]
     for doubtful, told in ((4, True), (3, False)):
-        got = rate_yes_no(
-            [placed("n1", 3), placed("n1", 4)], lambda r, n=doubtful: "也许" if where(r)[1] <= n else yes(0.5)
-        )
+        got = rate_yes_no(two, lambda r, n=doubtful: "也许" if where(r)[1] <= n else yes(0.5))
         assert [bool(rating.unscored) for rating in got] == [True, told]
         said = "judge judge gave no usable answer; the first: unusable: "
         assert (said in capsys.readouterr().out) == told

@@ -23,10 +23,6 @@ def test_the_example_profile_runs_from_recordings_alone(finished):
     assert tracked.compare() == []
     folder, data = finished / "reports" / RUN, finished / "data" / "processed" / RUN
     assert release.check_release(data / "release")["counts"]["dialogues"] == 47
-    numbers = json.loads((folder / "numbers.json").read_text(encoding="utf-8"))
-    assert numbers["dialogues"]["turns"] == 846 and numbers["memes"] == 200
-    page = (folder / "index.html").read_text(encoding="utf-8")
-    assert "authored" in page and "Table 1" in page
     assert {p.stem for p in (folder / "figures").glob("fig*.png")} == set(report.FIGURES)
     assert not list((finished / "data").glob("raw/recordings/**/*.jsonl")), "a strict replay records nothing"
     usage = [json.loads(p.read_text()) for p in (data / "usage").glob("*.json") if "keys" not in p.name]

@@ -186,9 +186,8 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
     saved.mkdir(parents=True)
     with open_browser(downloads=saved) as driver:
         driver.get(path.as_uri())
-        assert one(driver, "#ask").is_displayed() and one(driver, "#ask-chat li:last-child").text.endswith(
-            "?"
-        )
+        assert one(driver, "#ask").is_displayed()
+        assert one(driver, "#ask-chat li:last-child").text.endswith("?")
         for answer in ("[data-meme=m3]", "[data-meme=m1]"):
             assert not one(driver, "#told").text and "graded" not in one(driver, "#ask").text
             click(driver, f"#grid {answer}")

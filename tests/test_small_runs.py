@@ -170,11 +170,10 @@ def test_the_papers_own_data_end_with_a_page_and_tables(started, tmp_path) -> No
     assert (sent["released_greedy"], sent["released_random"]) == (12, 6) and sent["greedy"] > 0
     page = (run.report / "index.html").read_text(encoding="utf-8")
     assert "Greedy, released" in page and not (run.folder / "release").exists()
-    table = pd.read_csv(run.report / "tables" / "authors_table_1.csv").set_index(
-        ["set", "measure", "strategy"]
-    )
+    tables = run.report / "tables"
+    table = pd.read_csv(tables / "authors_table_1.csv", index_col=["set", "measure", "strategy"])
     assert table.loc[("role 6", "judge", "Greedy"), "here"] == 89.0
-    ranks = pd.read_csv(run.report / "tables" / "authors_ranks.csv").set_index("set")
+    ranks = pd.read_csv(tables / "authors_ranks.csv", index_col="set")
     assert ranks.loc["role 6", ["places", "memes", "top 3"]].tolist() == [8, 2, 1.0]
 
 
