@@ -17,12 +17,8 @@ MODEL = {"model": "m", "usd_per_million_in": 1, "usd_per_million_out": 10}
 
 
 def profile(**changes) -> settings.Profile:
-    given = {
-        **LIVE,
-        "models.endpoints.generator": MODEL,
-        **{k.replace("__", "."): v for k, v in changes.items()},
-    }
-    return load_profile("openai", given)
+    given = {k.replace("__", "."): v for k, v in changes.items()}
+    return load_profile("openai", {**LIVE, "models.endpoints.generator": MODEL, **given})
 
 
 def test_the_estimate_counts_the_calls_that_the_stages_make() -> None:
@@ -148,9 +144,3 @@ def test_an_address_that_is_none_is_one_sentence(url: str, place: str, monkeypat
     assert cost.lacks(load_profile("openai", parse_settings(PAID))) == [], "it is not asked"
     with runs.open_run("openai", "mode=recorded").chat("generator", "s") as chat:
         assert chat.backend.source == "model gpt-4o-mini@default", "a replay asks nobody"
-
-
-def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(MemecmdError, match="make local-llm"):
-        cost.check(load_profile("local"))

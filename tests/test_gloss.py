@@ -8,7 +8,7 @@ import made_up
 import pytest
 from scripted import ScriptedBackend
 
-from memecmd_utils import dialogue, drawing, settings
+from memecmd_utils import dialogue, drawing
 from memecmd_utils.files import dumps
 from memecmd_utils.llm import chat, gloss
 from memecmd_utils.llm.chat import Chat
@@ -71,11 +71,6 @@ def test_a_translation_that_lacks_a_line_or_is_chinese_is_asked_again_and_may_be
     assert chat.run(gloss.translate("c", ["你好", ""], lost, PROFILE)) == ["", ""]
     (done,) = chat.run(gloss.of_dialogues([made_up.dialogue()], lost, PROFILE))
     assert done == made_up.dialogue(), "the chat stays as it is"
-
-
-def test_the_switch_needs_somebody_to_ask() -> None:
-    with pytest.raises(settings.ProfileError, match="gloss needs llm: openai or local"):
-        PROFILE.replace(gloss=True)
 
 
 @pytest.mark.parametrize("has", ["chats", "memes", "nothing"])

@@ -7,9 +7,7 @@ import sys
 import pytest
 
 from memecmd_utils import __main__ as commands
-from memecmd_utils import benchmark, cost, run_notebook, runs
-from memecmd_utils.files import paths
-from memecmd_utils.settings import Profile
+from memecmd_utils import cost
 
 
 def status_of(*words: str) -> int:
@@ -52,22 +50,3 @@ def test_what_is_missing_is_told_before_heavy_packages_are_loaded(tmp_path) -> N
     kept = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PROFILE": "", "SET": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=kept, check=False)
     assert done.returncode == 2 and done.stdout == "[]\n" and "make local-llm" in done.stderr
-
-
-def test_a_site_scores_its_leaderboard_once_and_says_where_it_has_none(tmp_path, monkeypatch, capsys) -> None:
-    run = runs.Run("made", Profile(name="made"), tmp_path, tmp_path)
-    board, times = tmp_path / benchmark.FILE, []
-    (tmp_path / "06_figures.ipynb").touch()
-
-    def score(_: runs.Run) -> None:
-        times.append(1)
-        if len(times) == 1:
-            raise benchmark.BenchmarkError("run made has no grades")
-        board.touch()
-
-    monkeypatch.setattr(runs, "open_finished", lambda _: run)
-    monkeypatch.setattr(benchmark, "score_run", score)
-    monkeypatch.setattr(run_notebook, "build_site", lambda *_: paths.root / "reports")
-    for scored in (1, 2, 2):
-        assert status_of("site") == 0 and len(times) == scored
-    assert capsys.readouterr().out.count("no leaderboard: run made has no grades") == 1

@@ -33,14 +33,10 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def make(
-    folder: Path, *arguments: str, first_on_path: Path | None = None, **more: str
-) -> subprocess.CompletedProcess:
+def make(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess:
     left_out = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "SET", "PYTHON", "VENV", "MODEL"}
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
     environment |= {"LC_ALL": "C", **more}
-    if first_on_path is not None:
-        environment["PATH"] = f"{first_on_path}{os.pathsep}{environment['PATH']}"
     return subprocess.run(
         [MAKE, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
@@ -71,18 +67,19 @@ def test_bare_make_lists_what_users_need_and_help_all_the_rest(checkout: Path) -
 
 def test_a_shim_is_passed_over_and_where_none_fits_that_is_said(checkout: Path, tmp_path: Path) -> None:
     tools, log = tmp_path / "tools", tmp_path / "log"
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     for name in ("python3.12", "python3.11", "python3.13", "python3.14", "python3"):
         script(tools / name, FAILING)
-    none = make(checkout, "doctor", first_on_path=tools)
+    none = make(checkout, "doctor", PATH=path)
     assert none.returncode != 0 and "no Python 3.11 or later" in none.stderr
     script(tools / "python3.13", WORKING.format(log=log))
-    done = make(checkout, "doctor", first_on_path=tools)
+    done = make(checkout, "doctor", PATH=path)
     assert done.returncode == 0 and "uv did not fill the environment: pip does" in done.stderr
     asked = log.read_text(encoding="utf-8")
     assert "python3.13 -m venv .venv" in asked and "python -m memecmd_utils doctor" in asked
     log.unlink()
     mine = script(tmp_path / "my python", WORKING.format(log=log))
-    assert make(checkout, "doctor", f"PYTHON={mine}", "VENV=other", first_on_path=tools).returncode == 0
+    assert make(checkout, "doctor", f"PYTHON={mine}", "VENV=other", PATH=path).returncode == 0
     assert "my python -m venv other" in log.read_text(encoding="utf-8")
 
 

@@ -8,19 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recordings as care
-from pydantic import BaseModel
+from scripted import Mood
 
 from memecmd_utils import files
 from memecmd_utils.files import paths
 from memecmd_utils.llm import recordings
-from memecmd_utils.llm.recordings import (
-    RecordedVectors,
-    RecordingError,
-    Recordings,
-    key_of,
-    read_file,
-    read_vectors,
-)
+from memecmd_utils.llm.recordings import RecordedVectors, RecordingError, Recordings, key_of, read_file
 from memecmd_utils.llm.types import Backend, Image, Message, ModelId, Request, Sampling
 
 GOOD = {"text": "好", "outcome": "accepted", "attempts": 1}
@@ -96,10 +89,6 @@ def test_the_later_answer_counts_and_a_refusal_takes_no_answers_place(tmp_path: 
 
 
 # --- keys --------------------------------------------------------------------------------------------
-
-
-class Mood(BaseModel):
-    mood: str
 
 
 def request(**changes) -> Request:
@@ -188,7 +177,10 @@ def test_a_run_becomes_tracked_recordings_of_the_replies_that_it_used(tmp_path: 
     list(care.promote(run, mine))
     assert all(path.read_bytes() == data for path, data in before.items()), "what is tracked stays"
     shards = tracked / "embedding" / "org__one@1"
-    assert [set(read_vectors(shards / f"example-{n}.npz")) for n in (1, 2)] == [{"a", "aa"}, {"aaa"}]
+    assert [set(recordings.read_vectors(shards / f"example-{n}.npz")) for n in (1, 2)] == [
+        {"a", "aa"},
+        {"aaa"},
+    ]
     files.write_json(run / "usage" / "other.keys.json", ["k"])
     with pytest.raises(RecordingError, match="none of the 1 replies of other"):
         list(care.promote(run, mine))

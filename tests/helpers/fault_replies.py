@@ -100,10 +100,8 @@ def vectors_of(request: dict[str, Any]) -> dict[str, Any]:
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         numbers = np.random.default_rng(int.from_bytes(digest)).integers(-99, 100, VECTOR)
         data.append({"object": "embedding", "index": index, "embedding": numbers.tolist()})
-    usage = {
-        "prompt_tokens": sum(map(len, request["input"])),
-        "total_tokens": sum(map(len, request["input"])),
-    }
+    tokens = sum(map(len, request["input"]))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": request["model"], "usage": usage}
 
 
@@ -124,10 +122,6 @@ class Asked:
         self.fingerprint = fingerprint(self.messages, self.name, request.get("seed"))
         self._breaks = breaks
         self._numbers = drawn(self.messages, self.name, *self.images, "")
-
-    @property
-    def task(self) -> str:
-        return self.name or ("yes/no" if self.logprobs else "utterance")
 
     def reply(self, change: str = "") -> dict[str, Any]:
         """The completion; `change` is a fault of its content."""

@@ -15,8 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -133,7 +131,7 @@ class FaultServer:
             thread.join()
 
 
-BUSY = ("429 seconds", "429 date", "429 plain", "500", "502 html", "408", "409")
+BUSY = ("429 seconds", "429 plain", "500", "502 html", "408", "409")
 """Faults for which nobody pays: the model was never asked."""
 LOST = ("time-out", "reset", "half body", "html 200", "bad json", "no choices", "error 200", "empty body")
 """Faults after which the model has answered, but the answer did not arrive."""
@@ -166,7 +164,7 @@ class Simulated:
         reply = asked.reply(fault)
         usage = reply["usage"] if fault not in BUSY else Counter()
         tokens = usage["prompt_tokens"], usage["completion_tokens"]
-        line = {"hash": asked.fingerprint, "task": asked.task, "fault": fault, "tokens": tokens}
+        line = {"hash": asked.fingerprint, "fault": fault, "tokens": tokens}
         self.lines.append(line)
         if self.log:
             with Path(self.log).open("a") as handle:
@@ -184,10 +182,8 @@ class Simulated:
 
     def answer(self, fault: str, reply: dict[str, Any]) -> Answer:
         refusal, status = error(f"simulated {fault}"), fault.partition(" ")[0]
-        soon = format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True)
         more: dict[str, Any] = {
             "429 seconds": {"retry_after": "0.3"},
-            "429 date": {"retry_after": soon},
             "502 html": {"body": HTML, "kind": "text/html"},
             "time-out": {"reset": True, "wait_s": 60.0},
             "reset": {"reset": True},

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from memecmd_utils.llm.endpoint import OpenAIBackend
 from memecmd_utils.llm.types import Backend, Message, ModelId, Reply, Request
 from memecmd_utils.settings import Endpoint
+
+
+class Mood(BaseModel):
+    mood: str
 
 
 def request(text: str = "你好", **changes: Any) -> Request:
