@@ -39,7 +39,6 @@ def test_every_file_that_names_the_version_names_the_same() -> None:
         "pyproject.toml": tomllib.loads(read("pyproject.toml"))["project"]["version"],
         "CITATION.cff": CFF["version"],
         "CHANGELOG.md": released[1],
-        **{name: json.loads(read(name))["version"] for name in (".zenodo.json", "codemeta.json")},
     }
     assert named == dict.fromkeys(named, __version__)
     assert CFF["date-released"] == released[2]

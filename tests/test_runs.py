@@ -53,14 +53,10 @@ def test_recorded_runs_write_no_recordings_and_auto_runs_share_the_profiles_fold
 
 
 def test_two_judges_of_a_stage_both_leave_their_keys_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def scripted(endpoint: Endpoint, **_: object) -> ScriptedBackend:
-        backend = ScriptedBackend(lambda r: "是")
-        backend.endpoint = endpoint
-        return backend
-
-    monkeypatch.setattr(runs, "OpenAIBackend", scripted)
-    judges = "judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
+    backend = ScriptedBackend(lambda _: "是")
+    backend.endpoint = Endpoint()
+    monkeypatch.setattr(runs, "OpenAIBackend", lambda *_, **__: backend)
+    judges = "max_usd=null judges='[{kind: rating, llm: openai}, {kind: yes_no, llm: openai}]'"
     run = open_run("openai", judges, "openai-x")
     assert ask(run, "judge", "一") == ask(run, "judge", "二", 1) == "是"
     usage = run.folder / "usage"
@@ -80,9 +76,8 @@ def test_a_run_that_a_user_changed_counts_what_is_not_on_record_and_one_as_shipp
                 continue
             answer = llm_chat.run(asked)
         assert (answer.value, answer.outcome, answer.reason) == (None, "unrecorded", "no recorded answer")
-        assert json.loads((run.folder / "usage" / "made-up.json").read_text())["outcomes"] == {
-            "unrecorded": 1
-        }
+        usage = json.loads((run.folder / "usage" / "made-up.json").read_text())
+        assert usage["outcomes"] == {"unrecorded": 1}
         assert run.embedder().compute
         with run.chat("annotator", "annotation") as chat:
             assert chat.strict, "a library without annotations is no data set"
