@@ -156,11 +156,6 @@ def test_a_summary_sees_the_dialogue_before_its_turn_and_shares_the_beginning(tu
         assert prompt[: prompt.index(history)] == text[: text.index(history)], "and the history comes first"
 
 
-NEWS = schemas.NewsItem(
-    source="x", news_id="1", topic="sports", title="一个标题", text="第一件事。第二件事。第三件事。"
-)
-
-
 def told_of(start: schemas.ColdStart, turn: int) -> tuple[str, list[str], str]:
     """A prompt, the lines of what it tells of the start, and who speaks."""
     prompt = dialogue.utterance_request(start, SAID[: turn - 1], PROFILE).messages[-1].text
@@ -175,7 +170,8 @@ def told_of(start: schemas.ColdStart, turn: int) -> tuple[str, list[str], str]:
     [(1, ["正文：第一件事。第二件事。第三件事。"]), (8, ["第一件事。", "第二件事。"]), (13, [])],
 )
 def test_who_talks_of_news_is_told_it_in_separate_fields(turn: int, facts: list[str]) -> None:
-    start = dialogue.from_news(NEWS)
+    told = {"news_id": "1", "title": "一个标题", "text": "第一件事。第二件事。第三件事。"}
+    start = dialogue.from_news(item("sports", 1).model_copy(update=told))
     assert (start.dialogue_id, start.kind, start.name_a, start.name_b) == ("news-1", "news", "甲", "乙")
     prompt, lines, me = told_of(start, turn)
     assert [line for line in lines if "件事" in line] == facts
@@ -239,11 +235,9 @@ def test_what_a_dialogue_says_of_itself(tmp_path: Path) -> None:
     assert produce(tmp_path, ScriptedBackend(scripted), [START])[0] == [made]
 
 
-REFUSED = Reply(text="", refusal=True)
-
-
 def test_a_dialogue_that_cannot_go_on_is_put_aside_and_the_others_go_on(tmp_path: Path) -> None:
-    backend = ScriptedBackend(lambda r: REFUSED if r.subject == "d2/3" else scripted(r))
+    refused = Reply(text="", refusal=True)
+    backend = ScriptedBackend(lambda r: refused if r.subject == "d2/3" else scripted(r))
     starts = [START.model_copy(update={"dialogue_id": name}) for name in ("d1", "d2", "d3")]
     whole, (left,) = produce(tmp_path, backend, starts)
     assert [d.dialogue_id for d in whole] == ["d1", "d3"] and all(d.complete for d in whole)

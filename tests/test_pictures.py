@@ -30,7 +30,6 @@ def picture(size=(40, 30), colour=RED, mode="RGB"):
         (picture(colour=(*BLACK, 128), mode="RGBA"), "PNG", (127, 127, 127)),  # mixed with white
         (picture(colour=(0, 255, 255, 0), mode="CMYK"), "JPEG", RED),
         (picture(colour=1, mode="1"), "PNG", WHITE),
-        (picture().convert("P"), "GIF", RED),
         (Image.fromarray(np.array([[0] * 20, [65535] * 20] * 10, np.uint16)).resize((20, 20)), "PNG", WHITE),
     ],
 )

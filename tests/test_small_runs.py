@@ -79,16 +79,6 @@ def started(tmp_path_factory: pytest.TempPathFactory):
     patch.undo()
 
 
-def run_on(base: tuple[str, str], further: str) -> runs.Run:
-    """The stages after those of the `started` base, with further settings."""
-    profile, settings = base[0], f"{base[1]} {further}"
-    name = settings_.settle(settings_.load_profile(profile, settings_.parse_settings(settings)))
-    shutil.copytree(paths.processed / f"{profile}-base", paths.processed / name, dirs_exist_ok=True)
-    for stage in AFTER:
-        run_stage(stage, profile=profile, settings=settings, run_name=name)
-    return runs.open_run(profile, settings, name)
-
-
 RATING = "judges='[{kind: rating, llm: openai}]'"
 ROWS = {
     "two turns, one sender, no judge": (
@@ -117,8 +107,13 @@ by which gate, who judges."""
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_small_run_ends_with_page_numbers_and_release(name: str, started) -> None:
-    backend, settings = ROWS[name]
-    run = run_on(started[backend], settings)
+    backend, further = ROWS[name]
+    profile, settings = started[backend][0], f"{started[backend][1]} {further}"
+    made = settings_.settle(settings_.load_profile(profile, settings_.parse_settings(settings)))
+    shutil.copytree(paths.processed / f"{profile}-base", paths.processed / made, dirs_exist_ok=True)
+    for stage in AFTER:
+        run_stage(stage, profile=profile, settings=settings, run_name=made)
+    run = runs.open_run(profile, settings, made)
     numbers = json.loads((run.report / "numbers.json").read_text(encoding="utf-8"))
     counts = release.check_release(run.folder / "release")["counts"]
     assert numbers["memes"] == counts["memes"] == 10 and numbers["dialogues"]["total"] == counts["dialogues"]

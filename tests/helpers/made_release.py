@@ -10,7 +10,6 @@ from made_up import annotation, dialogue, grade, mark, meme, meme_files, placeme
 
 from memecmd_utils import release, runs, schemas, settings
 
-PROFILE = settings.Profile(name="example")
 NASTY = 'a|b`c`<b>"\n---\n# x😀\u2028[y](z) {{ 7*7 }} \\ 名字'
 """Breaks what is pasted together: YAML, a table's row, a line, code marks, HTML, a link, a template."""
 # Loading a folder asks nobody: a process that tries ends at once, whatever would have caught an exception.
@@ -32,7 +31,7 @@ def write(parent: Path, **changes: object) -> dict[str, int]:
         "marks": [mark(3, "one", True, ["m2", "m1"]), mark(3, "two", False, [])],
         "grades": [grade(3, *one) for one in graded],
         "judge": "model j@1",
-        "profile": PROFILE,
+        "profile": settings.Profile(name="example"),
         **changes,
     }
     meme_files(parent / "images")
