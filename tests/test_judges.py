@@ -17,7 +17,6 @@ from memecmd_utils.judges import CENTRED, CONSISTENCY, P_YES, RETRIEVAL, Judge
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import Recordings
 from memecmd_utils.llm.types import Image, Reply, UnusableReply
-from memecmd_utils.retrieval import halves
 from memecmd_utils.schemas import DIMENSIONS
 from memecmd_utils.statistics import Estimate
 
@@ -104,14 +103,6 @@ def test_a_judge_without_any_usable_answer_is_told_with_the_reason(capsys) -> No
         assert [bool(rating.unscored) for rating in got] == [True, told]
         said = "judge judge gave no usable answer; the first: unusable: "
         assert (said in capsys.readouterr().out) == told
-
-
-def test_contexts_come_from_the_other_half() -> None:
-    dialogues = list(DIALOGUES.values())
-    contexts = judges.held_out_contexts(dialogues, made_up.profile(judge_contexts=7))
-    for half, places in contexts.items():
-        assert len(places) == 7 and all(place.turn >= 2 for place in places)
-        assert all(halves(dialogues)[place.dialogue.dialogue_id] != half for place in places)
 
 
 def n_memes(request) -> int:
@@ -211,23 +202,6 @@ def test_screenshots_are_drawn_for_judges_that_see_and_only_to_be_sent(vision, t
 
 
 CHATS = [f"news-{n}" for n in range(7)]
-
-
-def test_every_item_is_what_its_kind_says() -> None:
-    """Of six turns each in seven dialogues, graded at random: at most two turns a dialogue have all kinds."""
-    rng = np.random.default_rng(1)
-    given = {
-        (name, turn, meme): tuple(map(int, rng.choice([0, 0, 0, 1, 2, 2], size=2)))
-        for name in CHATS for turn in range(2, 7) for meme in made_turns.MEMES if rng.random() < 0.6
-    }  # fmt: skip
-    items = judges.draw_items(made_turns.judged(CHATS, given))
-    assert len(items) and items["kind"].tolist() == list(judges.KINDS) * (len(items) // 3)
-    assert items.groupby("dialogue_id")["turn"].nunique().max() == 2
-    for kind, name, turn, meme in items.itertuples(index=False):
-        here = given.get((name, turn, meme))
-        clear = [t for t in range(2, 7) if sum(given.get((name, t, meme), ())) >= 3]
-        is_so = {"fitting": turn in clear, "random": here is None or sum(here) < 2}
-        assert is_so.get(kind, here == (0, 0) and clear), (kind, here, clear)
 
 
 def fits(request) -> bool:
