@@ -8,7 +8,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tiny_models import REQUIRED
 
 # What tests start as a process of its own finds the same helpers.
 HELPERS = str(Path(__file__).parent / "helpers")
@@ -81,6 +80,17 @@ def finished() -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def torch():
+    """PyTorch on one thread; a test skips where a package of the `paper` extra is missing."""
+    for name in ("sentence_transformers", "torchvision", "transformers"):
+        pytest.importorskip(name)
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    return torch
+
+
+REQUIRED = "MEMECMD_REQUIRE_PAPER"
 WITHOUT_PACKAGE = re.compile(r"could not import '|not installed|needs the `\w+` extra|needs [\d.]+ or later")
 
 

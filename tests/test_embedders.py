@@ -166,12 +166,6 @@ def test_a_name_stands_for_one_version_and_a_prompt_for_queries(monkeypatch, tmp
 
 
 @pytest.fixture
-def torch():
-    tiny_models.need_paper_extra()
-    return pytest.importorskip("torch")
-
-
-@pytest.fixture
 def shown(tmp_path: Path) -> list[Path]:
     """Pictures of several sizes, one half transparent, and a copy of the first."""
     files = [tmp_path / f"{n}.png" for n in range(5)]

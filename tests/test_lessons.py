@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell
 from stage_run import project
 
 from memecmd_utils.files import paths
@@ -115,11 +116,6 @@ def test_a_lesson_opens_with_a_question_a_guess_its_length_and_what_you_change(p
 # --- every solution runs ----------------------------------------------------------------------------------
 
 
-def of_chapter(number: str) -> nbformat.NotebookNode:
-    (path,) = paths.notebooks.glob(f"{number}_*.ipynb")
-    return load(path)
-
-
 @pytest.fixture
 def checkout(tmp_path, monkeypatch, finished):
     """A checkout of its own that reads the finished example run of this one."""
@@ -142,25 +138,20 @@ def run_by_hand(notebook: nbformat.NotebookNode, checkout: Path) -> None:
 def test_every_solution_runs_after_the_last_cell(path: Path, checkout: Path) -> None:
     notebook = without_exercises(nbformat.from_dict(load(path)))
     if path.stem > "08b":  # `make reproduce` leaves 07b out, whose memes 08b reads
-        run_by_hand(without_exercises(nbformat.from_dict(of_chapter("07b"))), checkout)
-    found = [exercise for exercise in exercises(load(path)) if exercise.code]
-    for exercise in found:
-        if exercise.task:
-            unsolved = nbformat.v4.new_code_cell(exercise.task)
-            unsolved.metadata["tags"] = ["raises-exception"]
-            notebook.cells.append(unsolved)
-        notebook.cells.append(nbformat.v4.new_code_cell(exercise.code))
-        if exercise.task:
-            notebook.cells.append(nbformat.v4.new_code_cell(checks(exercise.task)))
+        memes = load(path.with_stem("07b_templates_with_data"))
+        run_by_hand(without_exercises(nbformat.from_dict(memes)), checkout)
+    unsolved, shown = [], []
+    for exercise in exercises(load(path)):
+        if exercise.task and exercise.code:
+            unsolved.append(new_code_cell(exercise.task, metadata={"tags": ["raises-exception"]}))
+            # An assert that fails ends the run.
+            solved = [new_code_cell(code) for code in (exercise.code, checks(exercise.task))]
+            notebook.cells += [unsolved[-1], *solved]
+        elif exercise.code:
+            shown.append(new_code_cell(exercise.code))
+            notebook.cells.append(shown[-1])
     run_by_hand(notebook, checkout)
-    shown = checkout.parent / f"{path.stem}.ipynb"
-    nbformat.write(notebook, shown)
-    cells = iter(notebook.cells[-sum(1 + 2 * bool(exercise.task) for exercise in found) :])
-    for exercise in found:
-        if exercise.task:
-            kinds = [output.output_type for output in next(cells).outputs]
-            assert "error" in kinds, f"solved before anybody wrote a line: {exercise.task[:60]}"
-        solution = next(cells)
-        assert solution.outputs or exercise.task, f"shows nothing: {exercise.code[:60]} (see {shown})"
-        if exercise.task:
-            next(cells)  # an assert that failed would have ended the run
+    for cell in unsolved:
+        kinds = [output.output_type for output in cell.outputs]
+        assert "error" in kinds, f"solved before anybody wrote a line: {cell.source[:60]}"
+    assert [cell.source for cell in shown if not cell.outputs] == [], "shows nothing"

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,12 +10,10 @@ from pathlib import Path
 
 from stage_run import environment, project
 
+from memecmd_utils import files
+
 WAIT_S = 120
-SETTINGS = {
-    # Cells outside the window would not be drawn at all.
-    "notebook-extension/tracker": '{"windowingMode": "none"}',
-    "apputils-extension/notification": '{"fetchNews": "false"}',
-}
+SETTINGS = ".jupyter/lab/user-settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 READY = """
   const context = window.jupyterapp?.shell?.currentWidget?.sessionContext;
   return context?.session?.kernel?.status === 'idle' && !!document.querySelector('.jp-Notebook .jp-Cell');"""
@@ -33,37 +29,27 @@ HANDLE = """
 def lab(root: Path, folder: Path) -> Iterator[str]:
     """JupyterLab on the loopback address whose kernels take `root` for the project; the address of lesson 04.
 
-    `folder` is its home: settings, logs and sockets lie there.
+    `folder` is its home: settings and sockets lie there.
     """
-    for name, text in SETTINGS.items():
-        target = folder / ".jupyter/lab/user-settings/@jupyterlab" / f"{name}.jupyterlab-settings"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-    runtime, log = folder / "runtime", folder / "jupyterlab.log"
+    # Cells outside the window would not be drawn at all.
+    files.write_text(folder / SETTINGS, '{"windowingMode": "none"}')
+    runtime = folder / "runtime"
     home = {"HOME": str(folder), "JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_PREFER_ENV_PATH": "1"}
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1",
         "--port=0", "--expose-app-in-browser", f"--notebook-dir={root / 'notebooks'}",
     ]  # fmt: skip
-    start = {"env": environment(root, **home), "cwd": folder, "start_new_session": True}
-    with (
-        log.open("wb") as out,
-        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **start) as process,
-    ):
-        try:
-            until = time.monotonic() + WAIT_S
-            while not (told := list(runtime.glob("jpserver-*.json"))):  # written once it listens
-                started = process.poll() is None and time.monotonic() < until
-                assert started, f"JupyterLab did not start:\n{log.read_text(encoding='utf-8')[-2000:]}"
-                time.sleep(0.2)
-            server = json.loads(told[0].read_text(encoding="utf-8"))
-            yield f"{server['url']}lab/tree/04_retrieval.ipynb?token={server['token']}"
-        finally:
-            process.send_signal(signal.SIGTERM)  # the server ends its kernels on this one
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # its own group: the server and its kernels
+    process = subprocess.Popen(command, env=environment(root, **home), cwd=folder)
+    try:
+        until = time.monotonic() + WAIT_S
+        while not (told := list(runtime.glob("jpserver-*.json"))):  # written once it listens
+            assert process.poll() is None and time.monotonic() < until, "JupyterLab did not start"
+            time.sleep(0.2)
+        server = json.loads(told[0].read_text(encoding="utf-8"))
+        yield f"{server['url']}lab/tree/04_retrieval.ipynb?token={server['token']}"
+    finally:
+        process.terminate()  # the server ends its kernels on this one
+        process.wait(timeout=20)
 
 
 def test_a_moved_slider_changes_the_chat(tmp_path, finished, open_browser) -> None:

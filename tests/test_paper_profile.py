@@ -18,8 +18,6 @@ import whole_pipeline
 from fault_server import Answer, FaultServer, Simulated
 from whole_pipeline import KEY_VARIABLE, command, schema_of
 
-pytestmark = pytest.mark.paper
-
 PICTURES = 8
 NEWS = {"topic": "sports", "title": "山上下雨了", "text": "周末山上有雨，爬山的人都回家煮火锅。"}
 
@@ -50,8 +48,7 @@ def settings(url: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tiny_models.need_paper_extra()
+def project(tmp_path_factory: pytest.TempPathFactory, torch) -> Path:
     project = stage_run.project(tmp_path_factory.mktemp("paper") / "project")
     (project / "pictures").mkdir()
     for number in range(PICTURES):

@@ -146,13 +146,12 @@ def test_calibrated_theta0_is_as_near_as_any_on_a_grid(rng, penalty, decay, want
 
 # --- Whole dialogues
 
-N_MEMES = 12
 DIALOGUES = [
     made_up.dialogue_of_summaries(f"{kind}-{i}", kind) for kind in ("news", "role") for i in range(3)
 ]
 
 
-def annotations(n: int = N_MEMES):
+def annotations(n: int = 12):
     parts = retrieval.MEME_SIDE
     return [made_up.annotation(f"m{i:02d}", **{p: f"meme {i} {p}" for p in parts}) for i in range(n)]
 
@@ -210,24 +209,6 @@ def test_where_the_strategies_place_and_what_a_placement_says() -> None:
         assert placed.rank is None or item.ranking.memes[row, placed.rank - 1] == meme
         assert (placed.fold != "none") == (placed.gate_score is not None) == asked
         assert not asked or placed.gate_score > placed.threshold
-
-
-def test_learned_places_its_own_memes_where_it_promises_most() -> None:
-    scored, index, profile = score(strategies=["greedy", "learned"])
-    rng, memes = np.random.default_rng(4), np.arange(17)[:, None] % N_MEMES
-    promised = [  # at every turn the meme of its number, and a made-up promise
-        replace(item, ranking=retrieval.Ranking(memes, rng.random((17, 1)), np.zeros((17, 1, 4))))
-        for item in scored
-    ]
-    places = by_strategy(retrieval.place(scored, index, profile, promised))
-    assert places["greedy"] == by_strategy(retrieval.place(scored, index, profile))["greedy"]
-    sent = places["learned"]
-    for item in promised:
-        name = item.dialogue.dialogue_id
-        is_sent = np.array([(name, turn) in sent for turn in item.turns])
-        assert item.top1[is_sent].min(initial=1) > item.top1[~is_sent].max(initial=0)
-    assert all(p.meme_id == index.meme_ids[(p.turn - 2) % N_MEMES] for p in sent.values())
-    assert "learned" not in by_strategy(retrieval.place(scored, index, profile))  # nothing was said
 
 
 def gates(scored, profile) -> dict[str, Gate]:

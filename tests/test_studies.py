@@ -74,14 +74,6 @@ def test_no_embedder_measures_its_own_choice(data) -> None:
     assert list(specification_curve.measures(lonely)) == graders
 
 
-def row_of(curve, claim, measure, **choices) -> pd.Series:
-    rows = curve[(curve["claim"] == claim) & (curve["measure"] == measure)]
-    for axis, value in choices.items():
-        rows = rows[rows[axis] == value]
-    assert len(rows) == 1
-    return rows.iloc[0]
-
-
 def test_a_specification_by_plain_counting(data, curve) -> None:
     ranked = specification_curve.rank(data)
     scoring, gate = Scoring("usem3", "none", "-", "delta 0"), "raw, fitted"
@@ -98,14 +90,18 @@ def test_a_specification_by_plain_counting(data, curve) -> None:
     def mean(rows, depth) -> float:
         return float(np.nanmean([values[r, m] for r in rows for m in top[r, :depth]]))
 
+    def found(**given) -> float:
+        (mean,) = curve[(curve[[*given]] == pd.Series(given)).all(axis=1)]["mean"]
+        return mean
+
     greedy, sampling, random = mean(own, 1), mean(own, 5), np.nanmean(values[own])
     there = {**here, "random": "the gate's turns"}
-    assert row_of(curve, 1, name, **there)["mean"] == pytest.approx(greedy - random)
-    assert row_of(curve, 3, name, **here, k="5")["mean"] == pytest.approx(greedy - sampling)
+    assert found(claim=1, measure=name, **there) == pytest.approx(greedy - random)
+    assert found(claim=3, measure=name, **here, k="5") == pytest.approx(greedy - sampling)
     full = ndcg[0].mean() - ndcg[1:].mean(axis=1)
-    assert row_of(curve, 6, "nDCG@5", **scoring._asdict())["mean"] == pytest.approx(full.min())
+    assert found(claim=6, measure="nDCG@5", **scoring._asdict()) == pytest.approx(full.min())
     shares = [grades.gaps_of(data.keys[r] for r in np.flatnonzero(at)).count(1) / at.sum() for at in sent]
-    assert row_of(curve, 7, "follow-ups", **here)["mean"] == pytest.approx(shares[1] - shares[0])
+    assert found(claim=7, measure="follow-ups", **here) == pytest.approx(shares[1] - shares[0])
 
 
 def test_what_a_specification_says() -> None:
@@ -135,16 +131,3 @@ def test_a_claim_of_four_parts_is_as_its_worst_part(monkeypatch, data) -> None:
     assert (first["claim"], first["state"], np.isnan(first["mean"])) == (1, "cannot tell", True)
     assert last["state"] == "clearly opposite" and last["low"] < last["mean"] < last["high"] < 0
     assert last["mean"] == pytest.approx(-1, abs=0.1)
-
-
-def test_shares_by_hand() -> None:
-    """Of claim 1 one is clear, one has the sign only, one is opposite, one is silent: three can tell."""
-    states = ("clear", "cannot tell", "sign only", "clearly opposite", "clear")
-    columns = {"claim": (1, 1, 1, 1, 7), "state": states, "dialogues": (40, 41, 42, 43, 48)}
-    worlds = pd.DataFrame(columns)
-    first, second = studies.shares(worlds).to_dict("records")
-    assert first == {
-        "claim": "Greedy beats Random", "worlds": 4, "dialogues": 43, "sign": 2 / 4, "clear": 1 / 4,
-        "clearly opposite": 1 / 4, "cannot tell": 1 / 4, "sign if told": pytest.approx(2 / 3),
-    }  # fmt: skip
-    assert second["worlds"] == 1 and second["clear"] == 1

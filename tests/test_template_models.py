@@ -16,41 +16,25 @@ from pathlib import Path
 import appendix
 import numpy as np
 import pytest
+import template_world
 import tiny_models
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from memecmd_utils import embedders
 from memecmd_utils.settings import Cm50Settings, MtrclipSettings
 from memecmd_utils.template_memes import recall
 
-pytestmark = pytest.mark.paper
-
-
 TUNING, METRICS = (appendix.load(name) for name in ("08b_clip_with_data", "07b_templates_with_data"))
-COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 60, 220), "yellow": (240, 220, 40)}
 Pairs = list[tuple[Path, str]]
-
-
-@pytest.fixture(scope="module")
-def torch():
-    tiny_models.need_paper_extra()
-    import torch
-
-    torch.set_num_threads(1)
-    return torch
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     """Two dozen drawn memes with captions."""
     made, folder = [], tmp_path_factory.mktemp("drawn")
-    for colour, ground, shape in product(COLOURS, ("white", "black"), ("disc", "square", "bar")):
-        picture = Image.new("RGB", (48, 40), ground)
-        draw = ImageDraw.Draw(picture)
-        place = (0, 16, 48, 24) if shape == "bar" else (12, 8, 36, 32)
-        (draw.ellipse if shape == "disc" else draw.rectangle)(place, fill=COLOURS[colour])
-        made.append((folder / f"{colour}-{ground}-{shape}.png", f"{colour} {shape} {ground}"))
-        picture.save(made[-1][0])
+    for number, n in product(range(6), range(4)):
+        made.append((folder / f"{number}-{n}.png", template_world.meaning(number, n)))
+        template_world.meme(number, n, "").save(made[-1][0])
     return made
 
 

@@ -107,9 +107,7 @@ def test_all_data_sets_and_an_annotator(checkout, made: dict[str, str]) -> None:
         assert len(written) > 40 and not [path for path in written if secret.encode() in path.read_bytes()]
 
 
-@pytest.mark.paper
-def test_with_weights_everything_is_computed_and_replayed_without_them(tmp_path: Path, made) -> None:
-    tiny_models.need_paper_extra()
+def test_with_weights_everything_is_computed_and_replayed_without_them(tmp_path: Path, made, torch) -> None:
     asked = ["five_tasks", "three_step_12"]
     root = project(tmp_path / "checkout")
     template_world.fit_rule(root, TRY=repr(asked))

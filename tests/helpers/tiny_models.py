@@ -4,16 +4,10 @@ They know nothing; what they show is that the real packages load, batch, cut and
 """
 
 import json
-import os
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-NEEDED = ("torch", "torchvision", "sentence_transformers", "transformers")
-REQUIRED = "MEMECMD_REQUIRE_PAPER"
 SIGNS = "一二三四五六七八九十天气真好周末去爬山吗预报说有雨那就在家煮火锅我带毛肚虾滑辣，点先吃饭？。查询："
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,'!?"
 SIDE = 32
@@ -22,19 +16,9 @@ VISION = {**SMALL, "num_hidden_layers": 2, "image_size": SIDE, "patch_size": 8}
 RANGE = {"initializer_range": 0.5}  # the usual 0.02 would make all inputs alike
 
 
-def need_paper_extra() -> None:
-    """Skip without the packages of the `paper` extra, or fail where `MEMECMD_REQUIRE_PAPER=1` wants them."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing and os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{REQUIRED}=1, but {', '.join(missing)} cannot be found: pip install -e '.[paper]'")
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed (the `paper` extra)")
-
-
 def seeded(seed: int) -> None:
     import torch
 
-    torch.set_num_threads(1)
     torch.manual_seed(seed)
 
 
