@@ -50,11 +50,6 @@ class Answer:
         self.body = text.encode() if isinstance(text, str) else text
         self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
 
-    @property
-    def sent(self) -> bytes:
-        """What goes out of `body`, which may be changed until then."""
-        return self.body[: len(self.body) // 2] if self.cut else self.body
-
 
 class FaultServer:
     """Answers with the next of `script`, or with what a function makes of the request's JSON."""
@@ -103,7 +98,7 @@ class FaultServer:
             else:
                 answer = self.script(body) if callable(self.script) else next(self.script)
         self._ended.wait(None if answer.hang else answer.wait_s)
-        handler.close_connection = answer.hang or answer.reset or answer.sent != answer.body
+        handler.close_connection = answer.hang or answer.reset or answer.cut
         if answer.reset:  # a linger of zero sends RST instead of FIN
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.connection.close()
@@ -113,7 +108,7 @@ class FaultServer:
             for key, value in (usual | answer.headers).items():
                 handler.send_header(key, value)
             handler.end_headers()
-            handler.wfile.write(answer.sent)
+            handler.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
 
     def serve(self) -> None:
         self._http.serve_forever(poll_interval=0.01)

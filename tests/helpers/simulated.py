@@ -54,10 +54,10 @@ class Dialogues:
     def there(self) -> np.ndarray:
         """Which items there are, booleans [dialogues, replications, most items]."""
         shape = self.n, self.replications
-        count = {
-            "gate": lambda: 1 + self.rng.poisson(4, shape),
-            "wild": lambda: np.ceil(self.rng.lognormal(1.5, 1, shape)).clip(1, 60).astype(int),
-        }[self.sizes]()
+        if self.sizes == "gate":
+            count = 1 + self.rng.poisson(4, shape)
+        else:
+            count = np.ceil(self.rng.lognormal(1.5, 1, shape)).clip(1, 60).astype(int)
         return np.arange(count.max()) < count[..., None]
 
     def normal(self, items: int, things: int = 1) -> np.ndarray:
@@ -86,12 +86,8 @@ def paired(of: Dialogues, one: str, other: str) -> tuple[LeftOut, float]:
 
 def unpaired(of: Dialogues, shape: str) -> tuple[LeftOut, float]:
     """The difference of two means over different items of the same dialogues; there is none."""
-    sides = []
-    for _ in range(2):
-        there = of.there()
-        values = SHAPES[shape][0](of.normal(there.shape[-1])[0])
-        sides.append(statistics.ratio((values * there).sum(-1), there.sum(-1).astype(float)))
-    return sides[0].minus(sides[1]), 0.0
+    (one, _), (other, _) = mean(of, shape), mean(of, shape)
+    return one.minus(other), 0.0
 
 
 def kappa_sums(of: Dialogues, prevalence: float, classes: int) -> np.ndarray:
