@@ -15,8 +15,9 @@ import pytest
 import stage_run
 import tiny_models
 import whole_pipeline
+from fault_replies import Asked
 from fault_server import Answer, FaultServer, Simulated
-from whole_pipeline import KEY_VARIABLE, command, schema_of
+from whole_pipeline import KEY_VARIABLE, command
 
 PICTURES = 8
 NEWS = {"topic": "sports", "title": "山上下雨了", "text": "周末山上有雨，爬山的人都回家煮火锅。"}
@@ -29,7 +30,7 @@ class FindsOne(Simulated):
 
     def __call__(self, body: dict[str, Any]) -> Answer:
         answer = super().__call__(body)
-        if schema_of(body) == "CheckedSeenAnnotationReply" and next(self.numbers) == 3:
+        if Asked(body).name == "CheckedSeenAnnotationReply" and next(self.numbers) == 3:
             answer.body = answer.body.replace(b'\\"none\\"', b'\\"abuse\\"')
         return answer
 

@@ -59,9 +59,8 @@ def started(tmp_path_factory: pytest.TempPathFactory):
         patch.setattr(paths, name, root / getattr(paths, name).relative_to(old))
     patch.setenv("SMALL_RUNS_KEY", "simulated")
     turns = [{"speaker": "AB"[n % 2], "text": f"第{n}句话"} for n in range(6)]
-    said = [
-        {"turn": n, "scenario": f"第{n}件事", "emotion": "开心", "motivation": "想笑"} for n in range(2, 7)
-    ]
+    felt = {"emotion": "开心", "motivation": "想笑"}
+    said = [{"turn": n, "scenario": f"第{n}件事", **felt} for n in range(2, 7)]
     chat = {"turns": turns, "summaries": said}
     chats = [json.dumps({"dialogue_id": f"chat-{n}", **chat}) for n in range(4)]
     (root / "own_chats.jsonl").write_text("\n".join(chats), encoding="utf-8")

@@ -9,9 +9,10 @@ from typing import Any
 
 import whole_pipeline
 from bs4 import BeautifulSoup
+from fault_replies import Asked
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_pipeline import EVERYTHING, KEPT, NEVER_LOOSE, RENDERED, text_of
+from whole_pipeline import EVERYTHING, KEPT, NEVER_LOOSE, RENDERED
 
 from memecmd_utils import files, schemas
 from memecmd_utils.llm import prompts
@@ -30,10 +31,10 @@ def test_the_whole_pipeline_ends_with_page_and_release(whole) -> None:
 def test_planted_text_reaches_the_endpoint_between_fences_only(whole) -> None:
     rates = [prompts.render("choice_system", rate=n / 20, seen=True) for n in range(1, 20)]
     fixed = {prompts.render("chat_system"), prompts.render("judge_system"), *rates}
-    messages = [message for body in whole.bodies for message in body.get("messages", [])]
-    own = {(m["role"], text_of(m)) for m in messages if m["role"] != "assistant"}
-    choices = [m["content"] for m in messages if "候选表情包（画面在附图里" in text_of(m)]
-    assert choices and all([part["type"] for part in c].count("image_url") == 1 for c in choices), "one sheet"
+    requests = [Asked(body) for body in whole.bodies if "messages" in body]
+    own = {message for one in requests for message in one.messages if message[0] != "assistant"}
+    sheets = [len(one.images) for one in requests if "候选表情包（画面在附图里" in one.messages[-1][1]]
+    assert {*sheets} == {1}, "one sheet"
     assert {text for role, text in own if role == "system"} <= fixed
     for role, text in own:
         marks = re.findall(r"<<<|>>>", text)

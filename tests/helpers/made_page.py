@@ -7,7 +7,7 @@ from unittest import mock
 import made_up
 
 from memecmd_utils import grades, report, schemas, settings, tables
-from memecmd_utils.grades import GroundTruth, placed_grades
+from memecmd_utils.grades import GroundTruth
 from memecmd_utils.runs import Run
 
 HOSTILE = (
@@ -62,13 +62,9 @@ def records() -> Records:
         for strategy in STRATEGIES:
             for turn in (3, 4) if strategy == "random" else SENT:
                 meme, rank = {"greedy": ("m1", 1), "sampling": ("m2", 2)}.get(strategy, ("m3", None))
-                placements.append(
-                    made_up.placement(
-                        turn, meme, dialogue_id=one.dialogue_id, strategy=strategy, rank=rank,
-                        speaker=one.turns[turn - 1].speaker,
-                    ).model_copy(update={"reason": f"因为{turn}" * (strategy == "reranked")})
-                )  # fmt: skip
-    first = dialogues[0].dialogue_id
+                about = {"dialogue_id": one.dialogue_id, "strategy": strategy, "rank": rank}
+                about |= {"reason": f"因为{turn}" * (strategy == "reranked")}
+                placements.append(made_up.placement(turn, meme, **about))
     memes = [
         made_up.meme(name).model_copy(
             update={"text": f"字{name}{HOSTILE if name == 'm2' else ''}", "gloss": "Eat" * (name == "m1")}
@@ -82,8 +78,9 @@ def records() -> Records:
         schemas.Placement: placements,
         schemas.Candidate: found,
         schemas.Choice: [choice for one in dialogues for choice in choices(one.dialogue_id)],
-        schemas.Rating: [made_up.rating(2, dialogue_id=first), made_up.rating(5, None, dialogue_id=first)],
-        schemas.Consistency: [made_up.consistency(2, dialogue_id=first)],
+        schemas.Rating: [],
+        schemas.Consistency: [],
+        schemas.Scenario: [],
     }
 
 
@@ -101,24 +98,13 @@ def run(folder: Path, found: Records | None = None) -> Run:
     changed = {"retrieval": {"strategies": STRATEGIES, "top_k": 2}, "dialogue": {"n_turns": TURNS}}
     profile = settings.Profile(name="made-up", **changed)
     made = Run("made-up", profile, folder / "data", folder / "report")
-    files = made_up.meme_files(made.folder / "images")
-    assert files.keys() >= {meme.meme_id for meme in found[schemas.Meme]}
+    made_up.meme_files(made.folder / "images")
     for schema, rows in found.items():
         made.save(rows, schema)
-    made.save([], schemas.Scenario)
-    dialogues, placements = found[schemas.Dialogue], found[schemas.Placement]
-    truth, cases = truth_of(dialogues), tables.case_dialogues(placements, dialogues, profile)
-    judged = found[schemas.Rating], found[schemas.Consistency]
+    levels = tables.levels(found[schemas.Placement], truth_of(found[schemas.Dialogue]))
     made.save_json("gates.json", {"a": GATE, "b": GATE})
     made.save_json("ground_truth.json", {"agreement": [], "retrieval": []})
-    quoted = {
-        "meme_use": tables.meme_use(placements, dialogues),
-        "table_1": tables.table_1(*judged, dialogues, profile),
-        "table_2": tables.table_2(cases, *judged, profile),
-        "effects": tables.effects(*judged, dialogues, profile, placed_grades(placements, truth, whole=True)),
-        "levels": tables.levels(placements, truth),
-    }
-    made.save_json("judge_checks.json", {**quoted, "trust": []})
+    made.save_json("judge_checks.json", {"levels": levels, "effects": [], "trust": []})
     made.save_json("studies.json", {})
     made.save_json("paper_data.json", {"look": [], "confounds": []})
     made.save_json("human_ratings.json", {"verdict": f"No person has rated this run. {HOSTILE}"})

@@ -13,9 +13,9 @@ from typing import Any
 
 import appendix
 import pandas as pd
+from fault_replies import Asked
 from fault_server import Answer, chat_reply
 from PIL import Image, ImageDraw
-from whole_pipeline import schema_of
 
 from memecmd_utils.template_memes import FIGMEMES_LABELS
 
@@ -49,7 +49,7 @@ STEPS = {
 
 def annotator(body: dict[str, Any]) -> Answer:
     """A simulated model: the same reply to every meme, in the form that was asked for."""
-    reply = {"ThreeStep12Reply": STEPS, "FiveTasksReply": FIVE}[schema_of(body)]
+    reply = {"ThreeStep12Reply": STEPS, "FiveTasksReply": FIVE}[Asked(body).name]
     return Answer(chat_reply(json.dumps(reply)))
 
 

@@ -83,17 +83,6 @@ KEPT = [*UTTERANCES[:5], f"己{PLANTED['invisible']}说完"]
 """Control characters and halves of surrogate pairs are taken out, and only the first line is said."""
 
 
-def text_of(message: dict[str, Any]) -> str:
-    """The text of a message on the wire, with or without pictures beside it."""
-    content = message["content"]
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
-def schema_of(body: dict[str, Any]) -> str:
-    """Name of the form that a reply should have; empty for an utterance."""
-    return body.get("response_format", {}).get("json_schema", {}).get("name", "")
-
-
 def planted(value: Any) -> Any:
     """A value of a schema with everything planted after each of its texts."""
     if isinstance(value, dict):
