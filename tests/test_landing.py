@@ -14,7 +14,6 @@ import pytest
 
 from memecmd_utils import benchmark, learned, retrieval
 from memecmd_utils.files import StageOutputError
-from memecmd_utils.learned import Predicted
 from memecmd_utils.runs import Run
 from memecmd_utils.schemas import Dialogue, Placement
 from memecmd_utils.splits import splits_of_run
@@ -48,7 +47,7 @@ def made() -> Senders:
     ]
     marks = is_sent[:, None].astype(float)
     vars(data).update(grades=given, answerable=np.arange(n), scores=scores[3], marks=marks)
-    said = Predicted(scores[1], rng.random(n), rng.random(n))
+    said = learned.Predicted(scores[1], rng.random(n), rng.random(n))
     return Senders(data, said, scores[1], scores[0], scores[0], {retrieval.RERANKED: chosen})
 
 
@@ -83,7 +82,7 @@ def test_turns_without_a_summary_count_for_the_gate_as_in_the_run() -> None:
     index = retrieval.index_library(data.annotations, made_turns.encode, data.profile)
     scored = retrieval.score_dialogues(data.split.dialogues, index, made_turns.encode, data.profile)
     placed = retrieval.place(scored, index, data.profile.replace(strategies=[GREEDY]))
-    said = Predicted(data.scores, *data.scores.T[:2])
+    said = learned.Predicted(data.scores, *data.scores.T[:2])
     sent = Senders(data, said, data.scores, data.scores, data.scores, {}).sent(GREEDY, GREEDY).memes
     keys = [*zip(sent["dialogue"], sent["turn"], strict=True)]
     assert keys == [(p.dialogue_id, p.turn) for p in placed] != []
@@ -132,7 +131,8 @@ def graded(monkeypatch, tmp_path: Path):
     return run, path
 
 
-def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
+def test_ones_own_grades_fit_what_insert_memes_applies(monkeypatch, graded) -> None:
+    """And scores of a split are saved once and read back."""
     run, path = graded
     run.save_json(landing.TABLES, {"of": "notebook 04b"})
     told = landing.fit_run(run, path)
@@ -146,6 +146,13 @@ def test_ones_own_grades_fit_what_insert_memes_applies(graded) -> None:
     assert model.embedders == ("topics", "topics") and set(model.fold_of) == {f"news-{n}" for n in range(10)}
     landing.tabulate(run, landing.grade_run(run))  # nobody graded this run's memes but in the table
     assert landing.saved_rankings(run, "made") is None and landing.quoted(run) == {}
+    split = next(splits_of_run(run, path))
+    monkeypatch.setattr(landing, "splits_of_run", lambda _: [split])
+    landing.tabulate(run, landing.grade_run(run))
+    found, sends, ids = landing.saved_rankings(run, "made")
+    assert sends["greedy"].sum() and {"learned", "greedy"} <= set(sends) and ALL not in sends
+    assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(split.memes)
+    assert found["learned"].shape == (len(sends["greedy"]), len(ids))
 
 
 def test_a_fit_on_few_grades_ends_with_a_sentence(graded) -> None:
@@ -163,18 +170,6 @@ def test_a_fit_on_few_grades_ends_with_a_sentence(graded) -> None:
     for given, here in ((path, "1 news"), (None, "none")):
         with pytest.raises(StageOutputError, match=f"5 or more dialogues of each kind; here are {here}"):
             landing.fit_run(run, given)
-
-
-def test_scores_of_a_split_are_saved_once_and_read_back(monkeypatch, graded) -> None:
-    run, path = graded
-    split = next(splits_of_run(run, path))
-    monkeypatch.setattr(landing, "splits_of_run", lambda _: [split])
-    made_chats.placement_file(run.write(learned.FILE))
-    landing.tabulate(run, landing.grade_run(run))
-    found, sends, ids = landing.saved_rankings(run, "made")
-    assert sends["greedy"].sum() and {"learned", "greedy"} <= set(sends) and ALL not in sends
-    assert {"learned", POPULAR, SINGLE, landing.PAPER} <= set(found) and set(ids) == set(split.memes)
-    assert found["learned"].shape == (len(sends["greedy"]), len(ids))
 
 
 def test_a_page_for_grades_takes_one_turn_of_every_dialogue_first(graded) -> None:

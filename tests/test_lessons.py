@@ -121,7 +121,6 @@ def checkout(tmp_path, monkeypatch, finished):
     """A checkout of its own that reads the finished example run of this one."""
     root = project(tmp_path / "checkout", finished)
     monkeypatch.setenv("MEMECMD_ROOT", str(root))
-    monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     return root
 

@@ -18,15 +18,12 @@ def test_prompts_and_texts_are_those_of_the_plan() -> None:
         assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in frozen} == frozen
 
 
-def senders_of_the_look() -> pd.DataFrame:
-    """Who sent which meme at which turn of the authors' chats."""
-    placed = pd.read_csv(paper_data.SAMPLE / "memes.csv").rename(columns={"dialogue": "dialogue_id"})
-    chosen = pd.read_json(paper_data.SAMPLE / "choices.jsonl", lines=True).assign(strategy="reranked")
-    return pd.concat([placed, chosen[chosen["meme"] != ""]]).rename(columns={"meme": "meme_id"})
-
-
 def test_tracked_shares_are_those_of_the_published_grades() -> None:
-    of_look, of_live = senders_of_the_look(), pd.DataFrame([p.model_dump() for p in live.corpus().placements])
+    """Who sent which meme at which turn of the authors' chats and of live ones, by both graders' grades."""
+    of_live = pd.DataFrame([p.model_dump() for p in live.corpus().placements])
+    of_look = pd.read_csv(paper_data.SAMPLE / "memes.csv").rename(columns={"dialogue": "dialogue_id"})
+    chosen = pd.read_json(paper_data.SAMPLE / "choices.jsonl", lines=True).assign(strategy="reranked")
+    of_look = pd.concat([of_look, chosen[chosen["meme"] != ""]]).rename(columns={"meme": "meme_id"})
     whole = paper_data.look()["look"].query("set == 'all' and who != 'a random meme'").to_dict("records")
     for folder, rows, placed in (
         (live.FOLDER, live.tables()["senders"], of_live), (paper_data.SAMPLE, whole, of_look),

@@ -163,10 +163,8 @@ def score(dialogues=DIALOGUES, **changes):
 
 
 def by_strategy(placements):
-    out = {}
-    for placed in placements:
-        out.setdefault(placed.strategy, {})[placed.dialogue_id, placed.turn] = placed
-    return out
+    names = {p.strategy for p in placements}
+    return {s: {(p.dialogue_id, p.turn): p for p in placements if p.strategy == s} for s in names}
 
 
 def picked(strategy: str, sent: np.ndarray, k: int = 3, **changes: object) -> list[tuple]:

@@ -20,17 +20,14 @@ from template_world import FIVE, STEPS, TEMPLATES, record
 
 from memecmd_utils import fetch
 from memecmd_utils.files import paths
+from memecmd_utils.llm import replies, types
 from memecmd_utils.llm.chat import Chat
 from memecmd_utils.llm.recordings import normalise
-from memecmd_utils.llm.replies import structured
-from memecmd_utils.llm.types import Image as Shown
-from memecmd_utils.llm.types import Reply, UnusableReply
 from memecmd_utils.schemas import TemplateMeme
 from memecmd_utils.settings import Cm50Settings, Profile
 from memecmd_utils.template_memes import data_sets, prompts
 
 METHOD = appendix.load("07b_templates_with_data")
-TemplateRule = METHOD.TemplateRule
 NO_SAMPLE = pd.DataFrame(columns=data_sets.COLUMNS)
 CORPORA = paths.root.parent / "shared" / "corpora"
 MEME = TemplateMeme(
@@ -118,7 +115,7 @@ def test_steps_of_the_filter_by_hand() -> None:
         record("Sad-Kettle", 3, boxes=(" ", "")), *(record("Sad-Kettle", n) for n in range(4, 8)),
     ]  # fmt: skip
     goat = [record("Tall-Goat", n) for n in range(3)]
-    rule = TemplateRule(min_memes=4, n_templates=1, validation_share=0.4)
+    rule = METHOD.TemplateRule(min_memes=4, n_templates=1, validation_share=0.4)
     records = table_of({"Sad-Kettle": kettle, "Tall-Goat": goat})
     memes, steps, table = METHOD.filter_records(records, rule, 13, NO_SAMPLE)
     assert steps["left out"].tolist() == [0, 1, 1, 1, 1, 3, 0]
@@ -130,7 +127,7 @@ def test_steps_of_the_filter_by_hand() -> None:
 
 def test_the_split_keeps_published_memes_and_templates_keep_their_place() -> None:
     table = table_of({t: [record(t, n) for n in range(50 - i)] for i, t in enumerate(TEMPLATES[:3])})
-    rule = TemplateRule(min_memes=1, n_templates=3, validation_share=0.1)
+    rule = METHOD.TemplateRule(min_memes=1, n_templates=3, validation_share=0.1)
     sample = pd.concat([table.iloc[[3, 60]], table.iloc[:1].assign(template="Cold-Soup", meme_id="co1")])
     training = set(table["meme_id"].iloc[10:40])
     memes, _, templates = METHOD.filter_records(table, rule, 5, sample, training)
@@ -146,7 +143,7 @@ def test_the_split_keeps_published_memes_and_templates_keep_their_place() -> Non
 
 def test_the_rule_that_made_a_sample_explains_it_best() -> None:
     table = table_of(template_world.world())
-    kept, *_ = METHOD.filter_records(table, TemplateRule(min_memes=1), 13, NO_SAMPLE)
+    kept, *_ = METHOD.filter_records(table, METHOD.TemplateRule(min_memes=1), 13, NO_SAMPLE)
     sample = kept.sample(frac=0.3, random_state=1)
     evidence = METHOD.rule_evidence(table, sample, METHOD.candidate_rules(), len(kept))
     assert evidence.iloc[0]["rule"] == "at least 6 votes, title is not the template's name"
@@ -155,7 +152,7 @@ def test_the_rule_that_made_a_sample_explains_it_best() -> None:
     seen = sample["template"].value_counts().reindex(counts.index)
     deviance = 2 * (seen * np.log(seen / (counts * len(sample) / len(kept)))).sum()
     assert evidence.iloc[0]["deviance"] == pytest.approx(deviance)
-    edges = METHOD.rule_edges(table, sample, TemplateRule(), len(kept)).set_index("quantity")
+    edges = METHOD.rule_edges(table, sample, METHOD.TemplateRule(), len(kept)).set_index("quantity")
     assert edges.loc["votes", "smallest"] == 6 and edges.loc["votes", "chance"] < 1e-6
 
 
@@ -167,7 +164,7 @@ def test_the_shipped_counts_are_those_of_the_data_sets() -> None:
     names = ("templates", "template"), ("edges", "quantity")
     counts = (pd.read_csv(paths.data / "paper" / f"cm50_{name}.csv", index_col=by) for name, by in names)
     templates, shipped = counts
-    rule = TemplateRule()
+    rule = METHOD.TemplateRule()
     edges = METHOD.rule_edges(records, sample, rule).set_index("quantity").loc[shipped.index]
     assert (edges[["smallest", "below"]] == shipped[["smallest", "below"]]).all(axis=None)
     sizes = METHOD.filter_records(records, rule, 13, sample)[2]
@@ -188,7 +185,7 @@ def test_prompts_have_what_their_rows_say() -> None:
         assert ("It cries steam." in text) == (spec.context != "no"), name
         assert "hot" in text and ">>> hot" not in text, "fenced"
         assert ("Sad-Kettle" in text) == sees
-        seen = prompts.message(spec.file, MEME, ABOUT, False, Shown(image_id="x", load=str))
+        seen = prompts.message(spec.file, MEME, ABOUT, False, types.Image(image_id="x", load=str))
         assert len(seen.images) == sees and "It cries steam." not in seen.text
 
 
@@ -197,7 +194,7 @@ def test_replies_give_the_fields_of_a_reading_and_devices_the_labels_of_figmemes
     assert METHOD.to_figmemes(words) == ["exaggeration", "irony", "anthrop", "metaphor", "contrast"]
 
     def fields(said: dict, form: str) -> dict:
-        return structured(Reply(text=json.dumps(said)), prompts.FORMS[form].schema).fields()
+        return replies.structured(types.Reply(text=json.dumps(said)), prompts.FORMS[form].schema).fields()
 
     five = fields(FIVE, "gpt4o")
     assert five["literary_devices"] == ["hyperbole"] and five["emotion"] == "sadness"
@@ -210,7 +207,7 @@ def test_replies_give_the_fields_of_a_reading_and_devices_the_labels_of_figmemes
         (STEPS | {"extraction of answer": ["irony", "metaphor"]}, "three_step_12"),  # not compared
     ]
     for said, form in bad:
-        with pytest.raises(UnusableReply):
+        with pytest.raises(types.UnusableReply):
             fields(said, form)
 
 
