@@ -42,9 +42,6 @@ def test_ranks_and_ties_are_those_of_brute_force() -> None:
         for k in (1, 5):
             assert ranks[name, "T2M"].hits(k) == pytest.approx(brute(texts, images, right, k), abs=0.03)
             assert ranks[name, "M2T"].hits(k) == pytest.approx(brute(images, texts, right, k), abs=0.03)
-
-
-def test_rows_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match="not finite"):
         recall.rank_all(np.full((4, 4), np.nan), np.ones((4, 4)), [""] * 4)
 
