@@ -398,7 +398,6 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
     sections, pages, homes = [], files.templates(), (folder, data, files.HTML / "site", paths.root)
     bar_of, origin = pages.get_template("site_bar.html.j2"), files.git("remote", "get-url", "origin")
     repository = re.sub(r"(?<=//)[^/@]*@", "", origin) if origin.startswith("https://") else ""
-    known = {"folder": folder, "paths": paths, "repository": repository}
 
     def name_of(path: Path) -> str:
         name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")
@@ -414,7 +413,8 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
         if is_hidden or not path.is_file() or not any(map(path.is_relative_to, homes)):
             return f'{match[1]} src="data:,"' if match[2] == " src" else match[1]
         todo.extend({path}.difference(todo))
-        return f'{match[1]}{match[2]}="{quote(name_of(path))}{match[4]}'
+        raw = ' target="_blank"' * (match[2] == " href" and not name_of(path).endswith(".html"))
+        return f'{match[1]}{raw}{match[2]}="{quote(name_of(path))}{match[4]}'
 
     for source in todo:  # which grows
         target, base = site / name_of(source), folder if source.suffix == ".ipynb" else source.parent
@@ -427,7 +427,7 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
             )
         else:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
-        bar = bar_of.render(here=source, own=files.HTML / "site", **known)
+        bar = bar_of.render(here=source, own=homes[2], folder=folder, paths=paths, repository=repository)
         start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
         unread = "script|style" + "|table|pre" * (source.suffix != ".md")  # results and code say nothing
         text = BLOCK.sub(r" \g<0>", re.sub(rf"(?s)<({unread})\b.*?</\1>", " ", html[start:]))
