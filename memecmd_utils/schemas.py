@@ -41,7 +41,7 @@ STRATEGIES = {
     "sampling": StrategyWords("Sampling", "a random one of the top K, where the gate opens"),
     "random_same_turns": StrategyWords("Random, same turns", "a random meme, where the gate opens"),
     "random": StrategyWords("Random", "a random meme at random turns, without a gate"),
-    "learned": StrategyWords("Learned", "the best meme by weights fitted on grades, where they promise most"),
+    "learned": StrategyWords("Learned", "picks meme and turn by weights that were fitted on grades"),
     "reranked": StrategyWords("Reranked", "a model reads the chat and picks from the paper's best, or none"),
     "released_greedy": StrategyWords("Greedy, released", "what the paper's authors published as Greedy"),
     "released_sampling": StrategyWords("Diversity-aware, released", "what they published as Diversity-aware"),
