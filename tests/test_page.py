@@ -199,23 +199,33 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
         counts = [cell.text for cell in all_of(driver, ".tally tbody tr:first-child td")]
         assert counts[-2] == "1" and sum(map(int, filter(None, counts))) == 3
 
+        titles, won = [], 0
         click(driver, "#game")
-        assert [label.text for label in all_of(driver, "#strategies label")] == ["Show 1", "Show 2"]
-        hidden = one(driver, "#rate").text + one(driver, "#steps").text
-        assert not any(word in hidden for word in ("Greedy", "Reranked", "graded"))
-        sides = []
-        for _ in "12":
-            sides.append(one(driver, "#chat .turn img").get_attribute("alt"))
-            click(driver, "#strategies input", len(sides) % 2)
-        click(driver, "#rate button", sides.index("Meme: 字m3"))
-        assert re.match("You preferred Reranked: [12] is .* won 1 of your 1 votes", one(driver, "#rate").text)
+        for at in (1, 2, 3):
+            assert [label.text for label in all_of(driver, "#strategies label")] == ["Show 1", "Show 2"]
+            hidden = one(driver, "#rate").text + one(driver, "#steps").text
+            assert not any(word in hidden for word in ("Greedy", "Reranked", "graded"))
+            assert hidden.startswith(f"Chat {at} of 3") and not one(driver, "#next").is_displayed()
+            titles.append(one(driver, "#origin").text)
+            sides = []
+            for _ in "12":
+                sides.append(one(driver, "#chat .turn img").get_attribute("alt"))
+                click(driver, "#strategies input", len(sides) % 2)
+            click(driver, "#rate button", sides.index("Meme: 字m3") if at == 1 else 2)
+            won = one(driver, "#score").text
+            if at < 3:
+                click(driver, "#rate button")
+        assert len(set(titles)) == 3, "no chat comes twice"
+        click(driver, "#rate button:last-of-type")
+        assert one(driver, "#score").text == won, "the score stays when the test has ended"
+        assert "3 chats so far: Reranked’s memes were better in 1, Greedy’s in 0, no difference in 2." in won
         click(driver, "#told button:nth-of-type(1)")
         table = browser.downloaded(saved)
     votes = people.read_answers(table.parent, people.Vote)
-    assert votes.vote.tolist() == ["send"] * 3 + ["prefer"] and votes.rater.nunique() == 1
-    assert votes.answer.tolist() == ["m3", "m1", "", "reranked"]
+    assert votes.vote.tolist() == ["send"] * 3 + ["prefer"] * 3 and votes.rater.nunique() == 1
+    assert votes.answer.tolist() == ["m3", "m1", "", "reranked", "", ""]
     made = made_page.run(tmp_path / "again")
-    assert "1 visitor(s) of the page gave 4 votes." in people.people_of_run(made)[1]
+    assert "1 visitor(s) of the page gave 6 votes." in people.people_of_run(made)[1]
 
 
 def test_one_turn_of_each_chat_is_asked_about_where_most_candidates_are_graded() -> None:
