@@ -117,7 +117,7 @@ site: $(READY)
 
 #+ Take the READMEs' screenshots of the example's page (maintainers; needs Chromium)
 page-pictures: $(READY)
-	MEMECMD_REQUIRE_BROWSER=1 $(PY) .ci/page_pictures.py
+	PYTHONPATH=tests/helpers MEMECMD_REQUIRE_BROWSER=1 $(PY) .ci/page_pictures.py
 
 #+ Measure speed and write reports/bench.md (some minutes); BENCH=slider measures one part again, BENCH=paper_size all stages at the paper's size
 bench: $(READY)
