@@ -14,9 +14,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError, features
 from memecmd_utils.files import MemecmdError, data_url
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "ICO", *(["AVIF"] if features.check("avif") else []))
-EXTENSIONS = frozenset(
-    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ico"}
-)
 TEXTS = frozenset({".txt", ".md", ".json", ".jsonl", ".csv", ".html", ".py", ".yaml", ".yml"})
 """Endings of what lies beside pictures; any other file is counted, as a meme or with its reason."""
 MAX_PIXELS = 64_000_000  # 256 MB as RGBA; the largest real meme met so far has 4 million

@@ -378,14 +378,19 @@ FOREIGN = {".git", ".gitattributes", ".cache", ".DS_Store"}
 """What a hub, git or a desktop puts beside the files of a release; no part of it."""
 
 
-def _files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size in bytes and SHA-256 of every file of a release, by its path in the release."""
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file of a release, by its path in the release."""
     found = {}
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and not {inside.parts[0], path.name} & FOREIGN:
-            found[inside.as_posix()] = path.stat().st_size, files.sha256(path)
+            found[inside.as_posix()] = path.stat().st_size
     return found
+
+
+def _files(folder: Path) -> dict[str, tuple[int, str]]:
+    """`_sizes`, each with the file's SHA-256."""
+    return {path: (size, files.sha256(folder / path)) for path, size in _sizes(folder).items()}
 
 
 def public_settings(profile: Profile) -> dict[str, Any]:
@@ -451,7 +456,7 @@ def check_release(folder: Path) -> dict[str, Any]:
 
 def verdict(folder: Path) -> str:
     """Check a release and say in a few lines what it is; raises `ReleaseError` like `check_release`."""
-    manifest, sizes = check_release(folder), [size for size, _ in _files(folder).values()]
+    manifest, sizes = check_release(folder), _sizes(folder).values()
     made = f"profile {manifest['settings']['name']} (settings {manifest['settings_sha256'][:12]})"
     lines = [f"run {manifest['run']}: {made}, made by {manifest['package']} {manifest['package_version']}"]
     lines += [f"{name:<15}{count:>9,}" for name, count in manifest["counts"].items()]

@@ -28,6 +28,10 @@ COLUMNS = ["meme_id", "template", "position", "url", "post", "title", "views", "
 CM50, READER = "CM50", "gpt-4o@cm50"  # `source` of the memes and of the readings that CM50 published
 MEME_ID = re.compile(r"://[^/?#]+/(?:[^?#]*/)?([^/?#.]+)")
 """Base name of the picture in an address."""
+EXTENSIONS = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ico"}
+)
+"""Endings of the pictures of data sets."""
 NOT_COMPUTED = "not computed here"
 FIGMEMES_LABELS = ("allusion", "exaggeration", "irony", "anthrop", "metaphor", "contrast")
 """The literary devices of FigMemes, as its files spell them."""
@@ -222,7 +226,7 @@ def picture_folder(profile: Profile) -> Path:
 
 def pictures_below(folder: Path) -> dict[str, Path]:
     """Image files below a folder by base name, which is the meme's id, no hidden ones; the first counts."""
-    there = [path for path in folder.rglob("*") if path.suffix.lower() in pictures.EXTENSIONS]
+    there = [path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS]
     shown = [path for path in there if not any(p.startswith(".") for p in path.relative_to(folder).parts)]
     return {path.stem: path for path in sorted(shown, reverse=True) if path.is_file()}
 
