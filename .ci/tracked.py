@@ -130,6 +130,21 @@ NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
 HOLDS = re.compile(r"<!-- holds: (.*?) -->")
 """What must be true of the numbers where the sentence below claims a direction."""
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+WORDS = {
+    "untouched_2": "second held-out test",
+    "untouched": "first held-out test",
+    "example": "the example",
+    "random_same_turns": "random, at Greedy's turns",
+    "Diversity-aware": "Sampling",
+    "ours": "our ladder",
+    "paper": "the paper's ladder",
+    "full": "the whole background at every turn",
+    "no_opening": "ours without leave to change the topic",
+    "live": "the system's own",
+    "authored": "the example's",
+    "published": "the authors'",
+}
+"""What pages say for names of files and of settings."""
 PAGES = (
     "README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md", "reports/MODEL_CARD.md",
 )  # fmt: skip
@@ -183,9 +198,13 @@ def refresh() -> list[Path]:
             return files.markdown(_leaders(benchmark.load(paths.reports)))
         return (folder / "tables" / f"{name}_shown.md").read_text(encoding="utf-8")
 
+    def worded(name: str) -> str:
+        """A table whose cells say in words what files call by a short name."""
+        return re.sub(r"(?<=\| )([\w-]+)(?= \|)", lambda cell: WORDS.get(cell[1], cell[1]), table_of(name))
+
     for page in (paths.root / name for name in PAGES):
         before = page.read_text(encoding="utf-8")
-        if (after := filled(before, numbers, table_of)) != before:
+        if (after := filled(before, numbers, worded)) != before:
             files.write_text(page, after)
             copied.append(page)
     return copied

@@ -232,7 +232,7 @@ SENDERS = {
     "Reranked": ((retrieval.RERANKED, retrieval.RERANKED), "reranked", "reranked"),
     "Learned": (("learned", "learned"), "", ""),
     "Greedy": (("greedy", "greedy"), "greedy", "greedy"),
-    "Greedy at Reranked's turns": ((retrieval.RERANKED, "greedy"), "greedy, same turns", ""),
+    "Greedy,\nReranked's turns": ((retrieval.RERANKED, "greedy"), "greedy, same turns", ""),
     "Popular": ((retrieval.RERANKED, landing.POPULAR), "popular", ""),
     "Random": ((retrieval.RERANKED, landing.RANDOM), "random", "random"),
 }
@@ -243,25 +243,27 @@ def draw_lands(numbers: Mapping[str, Any]) -> "Figure":
     """How often a sender's memes land in three places: a dot and its interval; behind it, pale, fit."""
     look = [row for row in numbers["paper_data"]["look"] if row["set"] == "all"]
     places = {
-        "held-out chats": placed_at(numbers),
-        "the system's own chats": {row["who"]: row for row in numbers["live"]["senders"]},
-        "the paper's own chats": {row["who"]: row for row in look},
+        "held-out\ntest": placed_at(numbers),
+        "the system's\nown chats": {row["who"]: row for row in numbers["live"]["senders"]},
+        "the paper's\nown chats": {row["who"]: row for row in look},
     }
     with drawing.style():
-        fig = drawing.canvas(9, 2.8)
+        fig = drawing.canvas(6, 3.6)  # a phone shows it whole
         panels = fig.subplots(1, 3, sharex=True, sharey=True)
         for place, (axes, (title, rows)) in enumerate(zip(panels, places.items(), strict=True)):
             for height, names in enumerate(reversed(SENDERS.values())):
                 if (row := rows.get(names[place])) is None:
-                    axes.text(50, height, "not measured", color="0.45", fontsize=8, ha="center", va="center")
+                    axes.text(50, height, "not measured", color="0.45", ha="center", va="center")
                     continue
                 for share, colour, width in ((row["fits"], "#c9dcea", 7), (row["lands"], drawing.BLUE, 2)):
                     axes.hlines(height, 100 * share.low, 100 * share.high, color=colour, lw=width)
                     axes.plot(100 * share.value, height, "o", color=colour, ms=width + 3)
-                axes.text(108, height, f"{row['memes']}", color="0.35", fontsize=8, va="center")
-            axes.set(title=title, xlim=(-3, 126), xticks=range(0, 101, 25), ylim=(-0.6, len(SENDERS) - 0.4))
+                axes.text(113, height, f"{row['memes']}", color="0.35", va="center")
+            axes.set(title=title, xlim=(-3, 152), xticks=(0, 50, 100), ylim=(-0.6, len(SENDERS) - 0.4))
+            axes.spines["bottom"].set_bounds(0, 100)
         panels[0].set_yticks(range(len(SENDERS)), list(reversed(SENDERS)))
-        panels[1].set_xlabel("% of the memes that land (pale: that fit), 95 % intervals; right: memes sent")
+        told = "% of the memes that land (pale: that fit), 95 % intervals\nright: number of memes sent"
+        fig.supxlabel(told, fontsize=11)
     return fig
 
 

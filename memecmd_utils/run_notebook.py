@@ -302,21 +302,13 @@ def lessons() -> tuple[tuple[str, list[str]], ...]:
 
 @cache
 def markdown() -> Callable[[str], str]:
-    """Markdown to HTML: formulas are MathML, headings have GitHub's anchors, a Mermaid graph is a list."""
+    """Markdown to HTML: formulas are MathML, headings have GitHub's anchors."""
     from latex2mathml.converter import convert
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     def heading(text: str, level: int, **_: Any) -> str:
         anchor = re.sub(r"[^\w -]", "", Markup(text).striptags().lower()).replace(" ", "-")
         return f'<h{level} id="{anchor}">{text}</h{level}>\n'
-
-    def graph(code: str) -> str:
-        """Each arrow of a flowchart as a line: no script draws it on a page without a network."""
-        words = dict(re.findall(r"(\w+)[\[{(]+(.+?)[\]})]", code))
-        arrows = re.findall(r"^\s*(\w+).*?--+>(?:\|(.*?)\|)?\s*(\w+)", code, re.MULTILINE)
-        line = Markup("<li>{} → {}{}</li>\n")
-        rows = (line.format(words.get(a, a), f"{how}: " * bool(how), words.get(b, b)) for a, how, b in arrows)
-        return f"<ul>\n{''.join(rows)}</ul>\n"
 
     renderer = IPythonRenderer(escape=False)
 
@@ -326,7 +318,7 @@ def markdown() -> Callable[[str], str]:
             f'<div class="scroll" tabindex="0" role="region" aria-label="table"><table>{rows}</table></div>'
         )
 
-    renderer.heading, renderer.block_mermaidjs, renderer.table = heading, graph, table
+    renderer.heading, renderer.table = heading, table
     renderer.block_math = lambda body: convert(body.strip(), display="block")
     renderer.inline_math = lambda body: convert(body.strip())
     return MarkdownWithMath(renderer=renderer).render

@@ -37,14 +37,14 @@ class StrategyWords(NamedTuple):
 
 
 STRATEGIES = {
-    "greedy": StrategyWords("Greedy", "the best meme by the paper's score, where the gate opens"),
-    "sampling": StrategyWords("Sampling", "a random one of the top K, where the gate opens"),
-    "random_same_turns": StrategyWords("Random, same turns", "a random meme, where the gate opens"),
-    "random": StrategyWords("Random", "a random meme at random turns, without a gate"),
+    "greedy": StrategyWords("Greedy", "the best meme by the paper's score, where it passes a threshold"),
+    "sampling": StrategyWords("Sampling", "one of the paper's best few by lot, where Greedy sends one, too"),
+    "random_same_turns": StrategyWords("Random, same turns", "a random meme, where Greedy sends one"),
+    "random": StrategyWords("Random", "a random meme at random turns"),
     "learned": StrategyWords("Learned", "picks meme and turn by weights that were fitted on grades"),
     "reranked": StrategyWords("Reranked", "a model reads the chat and picks from the paper's best, or none"),
     "released_greedy": StrategyWords("Greedy, released", "what the paper's authors published as Greedy"),
-    "released_sampling": StrategyWords("Diversity-aware, released", "what they published as Diversity-aware"),
+    "released_sampling": StrategyWords("Sampling, released", "what they published as Diversity-aware"),
     "released_random": StrategyWords("Random, released", "what they published as Random"),
 }
 """The paper's strategies and ours by the name that records hold."""

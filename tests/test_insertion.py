@@ -387,7 +387,7 @@ def test_a_model_that_fails_is_no_fault_of_the_request(served, monkeypatch) -> N
 
 
 def test_the_plug_in_of_the_readme_is_python_that_asks_the_route() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "data/README.md").read_text(encoding="utf-8")
     for block in (b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "/rank" in b):
         assert ast.parse(block) and len(block.splitlines()) <= 20
         assert {"turns", "memes", "picture"} <= {*re.findall(r'"(\w+)"', block)}

@@ -100,7 +100,7 @@ def test_a_journey_through_the_explorer(driver) -> None:
 
     sources = [card.get_attribute("src") for card in all_of(driver, ".card img")]
     shown = [label.text for label in all_of(driver, "#strategies label")]
-    assert shown == ["Reranked", "Greedy", "Your gate"] and len(all_of(driver, "#others option")) == 4
+    assert shown == ["Reranked", "Greedy", "Your threshold"] and len(all_of(driver, "#others option")) == 4
     assert one(driver, "#strategies input:checked").get_attribute("value") == "reranked"
     all_of(driver, "#chat .turn")[1].click()
     one(driver, "#steps a[href='#meme-1']").click()
