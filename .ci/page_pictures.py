@@ -73,9 +73,10 @@ def take(page: Path, folder: Path) -> list[Path]:
                 frames.append((_frame(driver), HOLD_MS if theta0 == THRESHOLDS[-1] else STEP_MS))
         if found := browser.errors(driver):
             raise AssertionError(f"{page}: {found}")
+    frames.append(frames[0])  # it plays twice and rests where it began
     pictures, times = zip(*frames, strict=True)
     pictures[0].save(
-        folder / name, save_all=True, append_images=pictures[1:], duration=list(times), loop=0, optimize=True
+        folder / name, save_all=True, append_images=pictures[1:], duration=list(times), loop=1, optimize=True
     )
     return [*taken, folder / name]
 
