@@ -30,7 +30,7 @@ CARDS = {
     "06_figures": (13, (0, 0, 672, 250)),
     "07_template_memes": (3, (0, 0, 576, 384)),
     "08_meme_text_retrieval": (7, (0, 0, 574, 240)),
-    "09_the_papers_data": (4, (0, 0, 672, 269)),
+    "09_the_papers_data": (1, (0, 0, 672, 288)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
