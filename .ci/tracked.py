@@ -131,20 +131,21 @@ HOLDS = re.compile(r"<!-- holds: (.*?) -->")
 """What must be true of the numbers where the sentence below claims a direction."""
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 WORDS = {
-    "untouched_2": "second held-out test",
-    "untouched": "first held-out test",
-    "example": "the example",
-    "random_same_turns": "random, at Greedy's turns",
-    "Diversity-aware": "Sampling",
-    "ours": "our ladder",
-    "paper": "the paper's ladder",
-    "full": "the whole background at every turn",
-    "no_opening": "ours without leave to change the topic",
-    "live": "the system's own",
-    "authored": "the example's",
-    "published": "the authors'",
+    "untouched_2": ("second held-out test", "第二次留出测试"),
+    "untouched": ("first held-out test", "第一次留出测试"),
+    "example": ("the example", "示例"),
+    "random_same_turns": ("random, at Greedy's turns", "random，Greedy 的轮次"),
+    "greedy, same turns": ("greedy, at Reranked's turns", "greedy，Reranked 的轮次"),
+    "Diversity-aware": ("Sampling", "Sampling"),
+    "ours": ("our ladder", "我们的阶梯"),
+    "paper": ("the paper's ladder", "论文的阶梯"),
+    "full": ("the whole background at every turn", "每一轮都告诉全部背景"),
+    "no_opening": ("ours without leave to change the topic", "我们的阶梯，但不许换话题"),
+    "live": ("the system's own", "系统自己的"),
+    "authored": ("the example's", "示例的"),
+    "published": ("the authors'", "论文作者的"),
 }
-"""What pages say for names of files and of settings."""
+"""What pages say, in English and in Chinese, for names of files and of settings."""
 PAGES = (
     "README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md", "reports/MODEL_CARD.md",
 )  # fmt: skip
@@ -200,7 +201,8 @@ def refresh() -> list[Path]:
 
     def worded(name: str) -> str:
         """A table whose cells say in words what files call by a short name."""
-        return re.sub(r"(?<=\| )([\w-]+)(?= \|)", lambda cell: WORDS.get(cell[1], cell[1]), table_of(name))
+        cell, is_chinese = r"(?<=\| )[\w, -]+?(?= \|)", "zh-CN" in page.name
+        return re.sub(cell, lambda found: WORDS.get(found[0], (found[0],) * 2)[is_chinese], table_of(name))
 
     for page in (paths.root / name for name in PAGES):
         before = page.read_text(encoding="utf-8")
