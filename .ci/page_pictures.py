@@ -28,7 +28,7 @@ CARDS = {
     "05_evaluation": (41, (0, 0, 768, 200)),
     "05b_studies": (0, (0, 0, 768, 407)),
     "06_figures": (13, (0, 0, 672, 250)),
-    "07_template_memes": (3, (0, 0, 576, 384)),
+    "07_template_memes": (4, (0, 0, 576, 384)),
     "08_meme_text_retrieval": (7, (0, 0, 574, 240)),
     "09_the_papers_data": (1, (0, 0, 672, 288)),
 }
