@@ -217,6 +217,17 @@ def without_exercises(notebook: Any) -> Any:
     return notebook
 
 
+def joined(outputs: Iterable[Any]) -> list[Any]:
+    """The outputs of a cell; what it printed in one go is one, wherever its kernel cut it."""
+    whole: list[Any] = []
+    for output in outputs:
+        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
+            whole[-1].text += output.text
+        else:
+            whole.append(output)
+    return whole
+
+
 def with_a_second_kernel(name: str, execute: Callable[[], None]) -> None:
     """Execute a notebook, once more where its kernel dies or does not start; then `NotebookFailed`."""
     from nbclient.exceptions import DeadKernelError
@@ -282,8 +293,12 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     except nbclient.exceptions.CellTimeoutError:
         raise NotebookFailed(f"{name}: a cell took too long") from None
     failed.unlink()
-    # Without papermill's times and paths two equal runs give equal files.
+    # Without papermill's times and paths, and what chance names or cuts, two equal runs give equal files.
     for part in (executed, *executed.cells):
+        if "outputs" in part:
+            part.outputs = joined(part.outputs)
+        if "injected-parameters" in part.metadata.get("tags", []):
+            part.id = "injected-parameters"
         part.metadata.pop("papermill", None)
         part.metadata.pop("execution", None)
     files.write_text(output, nbformat.writes(executed) + "\n")

@@ -431,13 +431,16 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
+GENERATED = ("news", "feeds", "n_news", "n_role_pairs", "scenarios_per_pair", "scenario_similarity_cap")
+"""Settings of dialogues that are generated."""
 
 
 def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     """Load the profile `name` (or a YAML path) with `settings` laid over it.
 
     Raises `ProfileError` for an unknown profile or one whose name no run can have, a file that is not YAML,
-    an unknown key (with the known ones) and a value that is not allowed (with what is).
+    an unknown key (with the known ones), a value that is not allowed (with what is), and for `GENERATED`
+    beside dialogues of one's own, both in the file or both in `settings`.
     """
     path = paths.user_path(name) if name.endswith((".yaml", ".yml")) else paths.profiles / f"{name}.yaml"
     if not path.is_file():
@@ -446,7 +449,12 @@ def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
     other = paths.profiles / f"{path.stem}.yaml"
     if not NAME.fullmatch(path.stem) or (other.is_file() and not other.samefile(path)):
         raise ProfileError(f"{path} names runs: rename it to letters and digits that no other profile has")
-    merged = _laid_over(_read_mapping(path), settings or {})
+    in_file = _read_mapping(path)
+    for values in (in_file.get("dialogue"), _laid_over({}, settings or {}).get("dialogue")):
+        given = values if isinstance(values, dict) else {}
+        if given.get("dialogues") and (beside := [key for key in GENERATED if given.get(key)]):
+            raise ProfileError(f"with `dialogues` none is generated: leave out {' and '.join(beside)}")
+    merged = _laid_over(in_file, settings or {})
     if "name" in merged:
         raise ProfileError("'name' cannot be set: a profile is named by its file")
     profile = _validated({"name": path.stem, **merged})

@@ -478,6 +478,9 @@ def test_what_is_no_dialogue_of_two_is_refused_in_one_line(tmp_path: Path, chang
 def test_what_is_wrong_with_the_file_is_told_before_any_stage(tmp_path: Path) -> None:
     (lack,) = cost.lacks(Profile(name="p").replace(dialogues=str(tmp_path / "nowhere.jsonl")))
     assert lack.startswith("dialogues: ") and "nowhere.jsonl" in lack and "No such file" in lack
+    for beside in ("n_news=5", "scenarios_per_pair=3 news=x.jsonl"):
+        with pytest.raises(ProfileError, match=r"with `dialogues` none .* leave out \w+"):
+            load_profile("local", parse_settings(f"dialogues=a.csv {beside}"))
     own = load_profile("local", parse_settings("dialogues=a.csv n_news=0 n_dialogues=3")).dialogue
     assert (own.n_news, own.n_role_pairs) == (0, 0), "the profile's own numbers do not count"
 

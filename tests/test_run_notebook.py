@@ -39,7 +39,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
     monkeypatch.setattr(run_notebook, "STAGES", made)
     run_notebook.lessons.cache_clear()
     for name in made:
-        notebook(name, "from memecmd_utils import schemas\nprint(run_name)")
+        pieces = "for part in run_name, '\\n':\n    print(part, end='', flush=True)\n    time.sleep(0.2)"
+        notebook(name, f"import time\nfrom memecmd_utils import schemas\n{pieces}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "memes.parquet").touch()
     run = runs.Run("made", load_profile("example"), tmp_path / "run", tmp_path / "report")
@@ -58,6 +59,8 @@ def test_what_is_older_than_what_it_reads_runs_again_and_nothing_else(run: runs.
     (run.folder / "moved").rename(run.folder / "memes.parquet")
     executed = nbformat.read(run.report / "two.ipynb", as_version=4)
     assert executed.cells[-1].outputs[0].text == "made\n" and "papermill" not in executed.metadata
+    assert len(executed.cells[-1].outputs) == 1, "what is printed in two pieces is one output"
+    assert executed.cells[2].id == "injected-parameters", "a drawn id would make two equal runs differ"
     later = time.time() + 100
     os.utime(paths.notebooks / "two.ipynb", (later, later))
     assert run_notebook.out_of_date(run) == ["two"]

@@ -170,12 +170,8 @@ def _summed_up(
     words += f"; {counted(n_lacking, 'turn')} without a summary" if n_lacking else ""
     dialogues = []
     for chat in chats:
-        about = {
-            **dict.fromkeys(("dialogue_id", "title"), chat.name),
-            "kind": "own",
-            "source": readers.OWN,
-            "profile": "",
-        }
+        about = {**dict.fromkeys(("dialogue_id", "title"), chat.name), "source": readers.OWN}
+        about |= {"kind": "own", "profile": ""}
         spoken = [
             turn._replace(
                 text=turn.text[: turns.MAX_CHARS], summary=turn.summary or told.get((chat.name, turn.turn))

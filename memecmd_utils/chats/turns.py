@@ -102,15 +102,10 @@ def dialogue_of(
     `about`: id, kind, title, source and profile of the dialogue. A turn without a summary has an empty one
     that is unscored for the reason `lacking`; without a reason it has none.
     """
-    turns, summaries = [], []
+    turns, summaries, made = [], [], {"source": about["source"], "profile": about["profile"]}
     for said in spoken:
         speaker = "A" if said.speaker == spoken[0].speaker else "B"
-        place = {
-            "turn": said.turn,
-            "speaker": speaker,
-            "source": about["source"],
-            "profile": about["profile"],
-        }
+        place = {"turn": said.turn, "speaker": speaker, **made}
         turns.append(Turn(text=said.text, **place))
         if said.turn > 1 and (said.summary is not None or lacking is not None):
             texts = {name: getattr(said.summary, name, "") for name in SummaryReply.model_fields}
