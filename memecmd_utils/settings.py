@@ -432,7 +432,6 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
 GENERATED = ("news", "feeds", "n_news", "n_role_pairs", "scenarios_per_pair", "scenario_similarity_cap")
-"""Settings of dialogues that are generated."""
 
 
 def load_profile(name: str, settings: dict[str, Any] | None = None) -> Profile:
@@ -584,8 +583,8 @@ def settle(profile: Profile) -> str:
 def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | None:
     """The profile that a run was settled with, whatever became of its file since; None where there is none.
 
-    Raises `ProfileError` where this version cannot read it, and where `settings` differ from it in more than
-    caps, prices and patience: they would make another run.
+    `settings` may change its caps, prices and patience. Raises `ProfileError` where they change more, which
+    would make another run, and where this version cannot read it.
     """
     if not (folder / RESOLVED).is_file():
         return None
@@ -594,9 +593,10 @@ def settled(folder: Path, settings: dict[str, Any] | None = None) -> Profile | N
         profile = _validated(values)
     except ProfileError as error:
         raise ProfileError(f"this version cannot read {folder.name!r}: remake the run ({error})") from None
-    if settings and differences(_validated(_laid_over(values, settings)), profile):
+    asked = _validated(_laid_over(values, settings or {}))
+    if settings and differences(asked, profile):
         raise ProfileError(
             f"run {folder.name!r} was made with other settings than {', '.join(settings)}: `make reproduce` "
             "with them makes a run of another name"
         )
-    return profile
+    return asked

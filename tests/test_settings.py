@@ -111,6 +111,7 @@ def test_settling_writes_the_profile_and_leaves_an_unchanged_file_alone(own: Pat
     (own / "mine.yaml").unlink()
     settled = settings_.settled(paths.processed / name, {"max_usd": 9})
     assert settled.seed == 3, "a run keeps the settings it was settled with"
+    assert settled.models.max_usd == 9, "but a cap holds as it is given now"
     with pytest.raises(ProfileError, match="was made with other settings"):
         settings_.settled(paths.processed / name, {"n_turns": 6})
     file.write_text("of_old: 1\n", encoding="utf-8")
