@@ -171,11 +171,13 @@ else
 MADE_FROM := requirements.lock pyproject.toml
 endif
 
-# The first Python that starts and is new enough; a shim that only prints an error does not count. uv fills the
-# environment from the package index that pip is configured with; where it cannot be had or fails, pip does.
+# The first Python that starts and is new enough; a shim that only prints an error does not count. Its pip puts pip
+# and uv into the environment (ensurepip takes two seconds longer and serves where there is none). uv fills it from
+# the package index that pip is configured with; where it cannot be had or fails, pip does. The lock is complete, so
+# nothing is resolved again.
 UV := uv==0.13.9
 # `pip config get` reads one of pip's files, `list` what counts of all of them.
-pip_has = $$($(PY) -m pip config list 2>/dev/null | sed -nE -e 's/\\n/ /g' -e "s/^(global|install)[.]$(1)='(.*)'/\2/p" | tail -n 1)
+pip_has = $$(printf '%s\n' "$$configured" | sed -nE -e 's/\\n/ /g' -e "s/^(global|install)[.]$(1)='(.*)'/\2/p" | tail -n 1)
 $(READY): $(MADE_FROM)
 	@set -e; found=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.12 python3.11 python3.13 python3.14 python3); do \
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
@@ -183,13 +185,15 @@ $(READY): $(MADE_FROM)
 	if [ -z "$$found" ]; then \
 	  echo "no Python 3.11 or later with venv found: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), under a minute ..."; \
-	"$$found" -m venv "$(VENV)"; \
+	"$$found" -m venv "$(VENV)" --without-pip; export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	"$$found" -m pip --python $(PY) install -q pip $(UV) 2>/dev/null || \
+	  { $(PY) -m ensurepip --default-pip >/dev/null && $(PY) -m pip install -q $(UV) || true; }; \
+	configured=$$($(PY) -m pip config list 2>/dev/null) || true; \
 	index="$${PIP_INDEX_URL:-$(call pip_has,index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,extra-index-url)}"; \
 	export UV_DEFAULT_INDEX="$${index:-https://pypi.org/simple}" UV_INDEX="$$more" UV_INDEX_STRATEGY=unsafe-best-match; \
-	if $(PY) -m pip install -q --disable-pip-version-check $(UV) && \
-	  $(VENV)/bin/uv pip install -q --python $(PY) --require-hashes -r requirements.lock && \
+	if $(VENV)/bin/uv pip install -q --python $(PY) --no-deps --require-hashes -r requirements.lock && \
 	  $(VENV)/bin/uv pip install -q --python $(PY) --no-deps -e .; then :; \
 	else echo "uv did not fill the environment: pip does, which takes some minutes" >&2; \
-	  $(PY) -m pip install -q --disable-pip-version-check -r requirements.lock; \
-	  $(PY) -m pip install -q --disable-pip-version-check --no-deps -e .; fi; \
+	  $(PY) -m pip install -q -r requirements.lock; \
+	  $(PY) -m pip install -q --no-deps -e .; fi; \
 	touch $@
