@@ -318,18 +318,18 @@ def ridge(x: np.ndarray, grades: np.ndarray, penalties: Sequence[float], ungrade
     """Weights [penalties, 2, 6, 6] from cosines [turns, memes, 72] and mean grades [turns, memes].
 
     Cosines and grades less their mean at the turn, since only differences within a turn rank. A pair that
-    nobody graded (nan) has grade 0 and the weight `ungraded`; with 0 it does not count.
+    nobody graded (nan) has grade 0 and the weight `ungraded`; with 0 it does not count. The normal equations
+    are as large as the number of weights, so one product serves all penalties.
     """
-    from sklearn.linear_model import Ridge
-
     weights, y = np.where(np.isnan(grades), ungraded, 1.0), np.nan_to_num(grades)
     total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
     y = y - (weights * y).sum(axis=1, keepdims=True) / total
     x = x - (np.einsum("tm,tmf->tf", weights, x, optimize=True) / total)[:, None]
-    targets = np.repeat(y.reshape(-1, 1), len(penalties), axis=1)
-    model = Ridge(alpha=np.asarray(penalties), fit_intercept=False, solver="cholesky")
-    fitted = model.fit(x.reshape(-1, x.shape[2]), targets, weights.ravel()).coef_
-    return fitted.reshape(len(penalties), -1, 6, 6)
+    pairs = x.reshape(-1, x.shape[2])
+    weighted = pairs.T * weights.ravel()
+    gram, right = weighted @ pairs, weighted @ y.ravel()
+    fitted = [np.linalg.solve(gram + penalty * np.eye(len(gram)), right) for penalty in penalties]
+    return np.array(fitted).reshape(len(penalties), -1, 6, 6)
 
 
 def liked_more(turns: Turns, rows: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import made_turns
 import made_up
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
 
 from memecmd_utils import files, grades, learned, splits
 from memecmd_utils.files import paths
@@ -48,6 +49,19 @@ def few():
 @pytest.fixture(scope="module")
 def placement(turns: Turns, few) -> learned.LearnedPlacement:
     return learned.learn(turns, NAMES)
+
+
+@pytest.mark.parametrize("ungraded", (0, 0.3))
+def test_weights_are_those_of_a_ridge_regression_within_turns(turns: Turns, ungraded: float) -> None:
+    x, given = turns.cosines[:20], np.where(np.arange(turns.grades.shape[1]) % 3, turns.grades[:20], np.nan)
+    weights = np.where(np.isnan(given), ungraded, 1.0)
+    # What nobody graded counts as 0 by its weight; an own intercept for every turn takes its mean away.
+    intercepts = np.repeat(np.eye(20) * 1e3, x.shape[1], axis=0)
+    columns = np.column_stack([x.reshape(-1, x.shape[2]), intercepts])
+    theirs = Ridge(alpha=3.0, fit_intercept=False, solver="cholesky")
+    theirs.fit(columns, np.nan_to_num(given).ravel(), weights.ravel())
+    ours = learned.ridge(x, given, [3.0, 30.0], ungraded)
+    assert np.allclose(ours[0].ravel(), theirs.coef_[: x.shape[2]], atol=1e-6)
 
 
 # --- Applied
