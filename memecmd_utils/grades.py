@@ -214,14 +214,14 @@ def elsewhere(
     means: Mapping[Key, Mapping[str, float]],
     clusters: Sequence[str],
     meme_ids: Sequence[str],
-    worth: Callable[[float], float],
+    worth: Callable[[pd.DataFrame], pd.DataFrame] = np.positive,
 ) -> np.ndarray:
     """What the `mean_grades` of each meme come to in all dialogues but a turn's own, [turns, memes].
 
-    `clusters` are the dialogues of the turns; `worth` says what a mean grade counts.
+    `clusters` are the dialogues of the turns; `worth` says what mean grades [turns, memes] count.
     """
     table = pd.DataFrame.from_dict(means, "index").reindex(columns=list(meme_ids))
-    by_dialogue = table.map(worth).groupby(level=0).sum()
+    by_dialogue = worth(table).groupby(level=0).sum()
     return by_dialogue.to_numpy().sum(axis=0) - by_dialogue.reindex(clusters).fillna(0).to_numpy()
 
 
@@ -278,11 +278,15 @@ class Sent:
         is_left_out = np.array([None, *names], dtype=object)[:, None] == self.memes["dialogue"].to_numpy()
         return {name: np.where(is_left_out, np.nan, value) for name, value in values}
 
+    @cached_property
+    def _dialogue(self) -> np.ndarray:
+        """Number of each meme's dialogue, [memes]."""
+        return self.counts.graded.index.get_indexer(self.memes["dialogue"])
+
     def mean(self, values: np.ndarray) -> tuple[LeftOut, int]:
         """The mean of values of `worth`, or of differences of them, and how many memes it is over."""
         counted = np.isfinite(values[0])
-        sizes = self.memes["dialogue"][counted].value_counts()
-        sizes = sizes.reindex(self.counts.graded.index, fill_value=0).to_numpy()
+        sizes = np.bincount(self._dialogue[counted], minlength=len(self.counts.graded))
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.nansum(values[:, counted], axis=1) / np.isfinite(values[:, counted]).sum(axis=1)
             return LeftOut(means[0], means[1:], sizes / sizes.sum()), int(counted.sum())

@@ -133,6 +133,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 def on_ground(image: Image.Image, ground: str = "white") -> Image.Image:
     """RGB, on a ground of this colour where the picture is see-through."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
     rgba = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", rgba.size, ground), rgba).convert("RGB")
 

@@ -34,8 +34,12 @@ def test_expected_repeats_are_the_mean_over_all_draws() -> None:
     """Every way to draw from the top 2 at three places, counted."""
     top = np.array([[0, 1], [1, 2], [0, 1]])
     ways = [sum(w[i] in w[:i] for i in range(3)) for w in product(*top.tolist())]
-    assert specification_curve.expected_repeats(top).sum() == pytest.approx(np.mean(ways))
-    assert specification_curve.expected_repeats(top[:, :1]).tolist() == [0, 0, 1]
+    sent, starts = np.array([1, 1, 0, 1, 1]), np.array([0, 0, 0, 0, 4])  # a turn without, another dialogue
+    top = top[[0, 1, 1, 2, 2]]
+    chances = specification_curve.expected_repeats(top, sent, starts)
+    assert chances[[0, 1, 3]].sum() == pytest.approx(np.mean(ways)) and chances[4] == 0
+    firsts = specification_curve.expected_repeats(top[:, :1], sent, starts)
+    assert firsts.tolist() == [0, 0, 1, 1, 0]
 
 
 @pytest.fixture(scope="module")

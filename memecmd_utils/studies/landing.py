@@ -138,7 +138,8 @@ def grade_split(
 ) -> Senders:
     """Encode a split, and let everybody say what they have not seen; baselines have the means of `pool`."""
     data = Turns(split, run.profile, encoders, every=True, means=placement.turn_means)
-    sums = [grades.elsewhere(pool, data.clusters, data.meme_ids, worth) for worth in (float, grades.fits)]
+    worths = np.positive, grades.fits
+    sums = [grades.elsewhere(pool, data.clusters, data.meme_ids, worth) for worth in worths]
     alone = placement.chat_alone().predict(data).scores
     return Senders(data, placement.predict(data), alone, *sums, choices)
 

@@ -283,11 +283,8 @@ def _parts_by_worth(
 
 def _repeats(data: Turns, top: np.ndarray, sent: np.ndarray) -> np.ndarray:
     """Expected share of memes that repeat an earlier one, if each is drawn from `top` [turns, K]."""
-    again = np.zeros(len(sent))
-    for rows in data.rows_of.values():
-        mine = rows[sent[rows]]
-        again[mine] = expected_repeats(top[mine])
-    return by_dialogue(data, again, sent)
+    starts = np.array([data.rows_of[name][0] for name in data.clusters])
+    return by_dialogue(data, sent * expected_repeats(top, sent, starts), sent)
 
 
 def follow_ups(data: Turns, sent: np.ndarray) -> np.ndarray:
@@ -296,17 +293,18 @@ def follow_ups(data: Turns, sent: np.ndarray) -> np.ndarray:
     return np.array([key in memes and (key[0], key[1] - 1) in memes for key in data.keys])
 
 
-def expected_repeats(top: np.ndarray) -> np.ndarray:
-    """Chance that the meme of each place of a dialogue came before, drawn from `top` [places, K] uniformly.
+def expected_repeats(top: np.ndarray, sent: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Chance that a meme drawn from `top` [turns, K] uniformly was `sent` [turns] before in its dialogue.
 
-    A meme that stood among the top K at c earlier places has come with probability 1 - (1 - 1/K)^c.
+    A meme that stood among the top K at c earlier turns has come with probability 1 - (1 - 1/K)^c. `starts`:
+    first row of each turn's dialogue, [turns].
     """
-    earlier = np.zeros(top.max(initial=0) + 1)
-    chances, missed = np.zeros(len(top)), 1 - 1 / max(1, top.shape[1])
-    for place, memes in enumerate(top):
-        chances[place] = (1 - missed ** earlier[memes]).mean()
-        earlier[memes] += 1
-    return chances
+    turns, (n, k) = np.arange(len(top))[:, None], top.shape
+    stood = np.zeros((n, top.max(initial=0) + 1))
+    stood[turns, top] = sent[:, None]
+    before = stood.cumsum(axis=0) - stood
+    earlier = before[turns, top] - before[starts[:, None], top]
+    return (1 - (1 - 1 / k) ** earlier).mean(axis=1)
 
 
 def state(mean: np.ndarray, low: np.ndarray, high: np.ndarray, also_zero: np.ndarray) -> np.ndarray:
