@@ -25,7 +25,7 @@ PARTS = ("chat", "time", "speaker", "text", *layouts.SUMMARY)
 """What `FIELDS=` may name."""
 NOT_SPOKEN = {"system", "developer", "tool", "function", "系统", "系统消息", "系统通知"}
 """Senders whose messages are kept in place and not read as part of the chat."""
-NAMED = "name its columns to `make insert-memes` as FIELDS='speaker=...,text=...' (a.b for a key within)"
+NAMED = "; name its columns to `make insert-memes` as FIELDS='speaker=...,text=...' (a.b for a key within)"
 RELEASE = "form of a release"
 Content = formats.Table | formats.Json | formats.Text
 
@@ -122,8 +122,8 @@ def read(path: Path, fields: Mapping[str, str] | None = None) -> Export:
         tool, messages = _messages(content, suffix, given)
         notes = _shared_names(messages) + _check(messages, content, bool(given), tool == RELEASE)
     except ChatError as error:
-        advice = "" if content is None or suffix == ".txt" else f"{_seen(content)}; {NAMED}"
-        raise ChatError(f"{path.name}: {error}{advice}") from error
+        is_all = content is None or suffix == ".txt" or isinstance(error.__cause__, ValidationError)
+        raise ChatError(f"{path.name}: {error}{'' if is_all else _seen(content) + NAMED}") from error
     messages = [m._replace(speaker="") if m.speaker.casefold() in NOT_SPOKEN else m for m in messages]
     spoken = [message for message in messages if message.speaker and message.text.strip()]
     chats, people = tuple(_conversations(messages)), list(dict.fromkeys(m.speaker for m in spoken))
