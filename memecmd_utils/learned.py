@@ -93,9 +93,8 @@ class PlacementModel:
 
     def as_json(self, embedders: Sequence[str]) -> dict[str, Any]:
         """The model as it stands in `placement.json`: weights by the names of their texts."""
-        tables = [
-            pd.DataFrame(np.round(UNIT * w, 5), TURN_TEXTS, MEME_TEXTS).to_dict("index") for w in self.weights
-        ]
+        rounded = (np.round(UNIT * w, 5) for w in self.weights)
+        tables = [pd.DataFrame(w, TURN_TEXTS, MEME_TEXTS).to_dict("index") for w in rounded]
         return {
             "weights": dict(zip(embedders, tables, strict=True)),
             "intercepts": {meme: round(UNIT * value, 5) for meme, value in self.intercepts.items()},
@@ -168,7 +167,9 @@ class LearnedPlacement:
             vectors = [of_turns[rows[here]] for of_turns, _ in turns.turn_vectors]
             out.scores[here] = model.score(vectors, turns.meme_vectors, turns.meme_ids)
             out.wanted[here] = model.wanted(turns.gate_inputs(rows[here]))
-            expected = np.interp(out.scores[here].max(axis=1), *model.grade_curve)
+            best = out.scores[here].max(axis=1)
+            ties = 1e-6 * best if model.gate is None else 0.0  # of equal grades the better score
+            expected = np.interp(best, *model.grade_curve) + ties
             out.promise[here] = out.wanted[here] * expected
         return out
 
@@ -188,13 +189,9 @@ class LearnedPlacement:
 
     def save(self, path: Path) -> None:
         """Write all of it into a JSON file."""
-        out = {
-            "embedders": list(self.embedders),
-            "model": self.model.as_json(self.embedders),
-            "folds": [model.as_json(self.embedders) for model in self.folds],
-            "fold_of": dict(sorted(self.fold_of.items())),
-            "turn_means": [_packed(means) for means in self.turn_means],
-        }
+        model, *folds = (model.as_json(self.embedders) for model in (self.model, *self.folds))
+        out = {"embedders": list(self.embedders), "model": model, "folds": folds}
+        out |= {"fold_of": dict(sorted(self.fold_of.items())), "turn_means": [*map(_packed, self.turn_means)]}
         files.write_json(path, out)
 
 

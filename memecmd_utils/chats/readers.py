@@ -197,9 +197,8 @@ def _of_json(content: formats.Json, given: Mapping[str, str]) -> tuple[str, list
             chat, rows = layouts.repaired(chat), meant
         of_chat = layouts.messages_of(rows, layout, f"{chat} #{len(names) + 1}" if chat in names else chat)
         if dialogues:
-            told = {
-                s.turn: s for s in dialogues[number].summaries if all((s.scenario, s.emotion, s.motivation))
-            }
+            summaries = dialogues[number].summaries
+            told = {s.turn: s for s in summaries if all((s.scenario, s.emotion, s.motivation))}
             of_chat = [m._replace(summary=told.get(n)) for n, m in enumerate(of_chat, start=1)]
         messages += of_chat
         names |= {message.chat for message in of_chat}
