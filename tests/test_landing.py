@@ -166,6 +166,10 @@ def test_a_fit_on_few_grades_ends_with_a_sentence(graded) -> None:
     assert "there is no gate" in told and "`make grading-page`" in told
     placed = pd.read_csv(run.report / "tables" / "fitted_placed.csv").set_index(["where", "who"])
     assert placed.loc[(ALL, "learned"), "memes"] == 10
+    one_a_turn = {tuple(row.split(",")[:2]): row for row in rows}.values()
+    path.write_text("\n".join([head, *one_a_turn]), encoding="utf-8")
+    with pytest.raises(StageOutputError, match="At no turn do two of them differ"):
+        landing.fit_run(run, path)
     path.write_text("\n".join([head, *rows[:2]]), encoding="utf-8")
     for given, here in ((path, "1 news"), (None, "none")):
         with pytest.raises(StageOutputError, match=f"5 or more dialogues of each kind; here are {here}"):

@@ -271,8 +271,6 @@ _LABELS = re.compile(
 _XML = re.compile(
     r"<\?xml|<(?:msg|sysmsg|appmsg|msgsource)\b|<(\w+)(?:\s+[\w:-]+\s*=\s*[\"'][^\"']*[\"'])+[^<>]*>|<\|[^|<>]*\|>|<｜[^｜]*｜>"
 )
-
-
 _CODES = re.compile(rf"{layouts.CODE.pattern}|锟斤拷|[\ufffd\x80-\x9f]")
 """Codes of programs, and what is left of texts that were saved or read in another encoding."""
 

@@ -320,21 +320,24 @@ def fit_run(run: Run, path: Path | None = None) -> str:
     """Fit learned placement on a run, write `placement.json` into its folder, and measure it out of fold.
 
     Learns from the grades of `path` (`grades.read_grades`), else from the example's first pool; later grades
-    count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds. Gives
-    placed memes and gate as tables in Markdown; all tables stand in `tables/fitted_*` of the report.
+    count in the measures alone. Raises `StageOutputError` with fewer graded dialogues than folds, and for
+    grades that teach nothing. Gives placed memes and gate as tables in Markdown; all stand in the report.
     """
     split = next(splits_of_run(run, path))
     split = replace(split, dialogues=only_graded(split.dialogues, split.truth.grades))
     by_kind = Counter(dialogue.kind for dialogue in split.dialogues)
-    if not by_kind or min(by_kind.values()) < learned.FOLDS:
+    means = grades.mean_grades(split.truth.grades)
+    compares = any(len({*of_turn.values()}) > 1 for of_turn in means.values())
+    if not compares or min(by_kind.values()) < learned.FOLDS:
         raise StageOutputError(
             f"learned placement needs graded memes in {learned.FOLDS} or more dialogues of each kind; here "
             f"are {', '.join(f'{n} {kind}' for kind, n in sorted(by_kind.items())) or 'none'}"
+            f"{'' if compares else '. At no turn do two of them differ in their grade'}"
         )
     names, encoders = learned.open_encoders(learned.on_this_machine(run))
     placement = learned.learn(Turns(split, run.profile, encoders), names)
     placement.save(run.write(learned.FILE))
-    graded = grade_split(run, split, grades.mean_grades(split.truth.grades), placement, encoders, {})
+    graded = grade_split(run, split, means, placement, encoders, {})
     tables = tabulate(run, [graded], stem="fitted")
     placed = tables["placed"][["where", "who", "memes", "ungraded", *grades.OF_MEMES]].astype(object)
     placed.loc[placed["ungraded"] > 1 - grades.JUDGED, [*grades.OF_MEMES]] = None
