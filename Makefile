@@ -178,6 +178,8 @@ endif
 UV := uv==0.13.9
 # `pip config get` reads one of pip's files, `list` what counts of all of them.
 pip_has = $$(printf '%s\n' "$$configured" | sed -nE -e 's/\\n/ /g' -e "s/^(global|install)[.]$(1)='(.*)'/\2/p" | tail -n 1)
+# What every notebook imports is compiled beside what comes next, on the second core.
+WARM_UP = $(PY) -c 'import ipykernel.kernelapp, matplotlib.backends.backend_agg, memecmd_utils.report' >/dev/null 2>&1
 $(READY): $(MADE_FROM)
 	@set -e; found=; for candidate in $(if $(PYTHON),"$(PYTHON)",python3.12 python3.11 python3.13 python3.14 python3); do \
 	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$candidate; break; fi; \
@@ -192,7 +194,7 @@ $(READY): $(MADE_FROM)
 	index="$${PIP_INDEX_URL:-$(call pip_has,index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,extra-index-url)}"; \
 	export UV_DEFAULT_INDEX="$${index:-https://pypi.org/simple}" UV_INDEX="$$more" UV_INDEX_STRATEGY=unsafe-best-match; \
 	if $(VENV)/bin/uv pip install -q --python $(PY) --no-deps --require-hashes -r requirements.lock && \
-	  $(VENV)/bin/uv pip install -q --python $(PY) --no-deps -e .; then :; \
+	  { $(WARM_UP) & } && $(VENV)/bin/uv pip install -q --python $(PY) --no-deps -e .; then :; \
 	else echo "uv did not fill the environment: pip does, which takes some minutes" >&2; \
 	  $(PY) -m pip install -q -r requirements.lock; \
 	  $(PY) -m pip install -q --no-deps -e .; fi; \
