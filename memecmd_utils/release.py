@@ -8,6 +8,7 @@ import types
 import typing
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -466,7 +467,7 @@ def verdict(folder: Path) -> str:
 
 def _demand_none(problems: Sequence[str], folder: Path) -> None:
     if problems:
-        head = f"{folder.name}: {len(problems)} problems, the first of them"
+        head = f"{folder.name}: problems found: {len(problems)}"
         raise ReleaseError("\n".join([head, *problems[:20]]))
 
 
@@ -475,23 +476,28 @@ def _problems(records: Records) -> list[str]:
     turns = {(d.dialogue_id, t.turn): t.speaker for d in records["dialogues"] for t in d.turns}
     known = {meme.meme_id for meme in records["memes"]}
     problems = []
+
+    def complain(table: str, row: schemas.Record, what: str) -> None:
+        key = ", ".join(str(getattr(row, column)) for column in TABLES[table].key)
+        problems.append(f"{table} {key}: {what}")
+
     for table, rows in records.items():
         seen, fields = set(), rows[0].__class__.model_fields if rows else {}
+        key_of = attrgetter(*TABLES[table].key)
         for row in rows:
-            key = tuple(getattr(row, column) for column in TABLES[table].key)
-            where = f"{table} {', '.join(map(str, key))}"
-            if key in seen:
-                problems.append(f"{where}: stands twice")
+            if (key := key_of(row)) in seen:
+                complain(table, row, "stands twice")
             seen.add(key)
             unsafe = row.unsafe if "unsafe" in fields else ""
             # Of an unsafe meme a release holds the annotation's id and category, and no more.
             texts = "".join(getattr(row, name) for name in schemas.ANNOTATED) if unsafe else ""
             if unsafe and (row.meme_id in known or texts or row.english):
-                problems.append(f"{where}: flagged as {unsafe}, more than its id is there")
-            named = row.best if table == "marks" else [row.meme_id] if "meme_id" in fields else []
-            problems += [f"{where}: no meme {name}" for name in named if name not in known and not unsafe]
+                complain(table, row, f"flagged as {unsafe}, more than its id is there")
+            for name in row.best if table == "marks" else [row.meme_id] if "meme_id" in fields else []:
+                if name not in known and not unsafe:
+                    complain(table, row, f"no meme {name}")
             if "turn" in fields:
                 speaker = turns.get((row.dialogue_id, row.turn))
                 if speaker is None or ("speaker" in fields and row.speaker != speaker):
-                    problems.append(f"{where}: no such turn")
+                    complain(table, row, "no such turn")
     return problems
