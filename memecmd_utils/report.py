@@ -159,6 +159,8 @@ QUESTIONS = 12
 FIGURES = ("fig2_keywords", "fig3_scores", "fig4_consistency", "fig5_cases")
 TABS = (retrieval.RERANKED, "greedy")
 """Strategies above the chat, the others in a menu; in a run of the authors' release, theirs stand above."""
+RANDOM_THERE = "random_reranked_turns"
+"""Random memes at the turns of `reranked`: what `random` is in the live corpus and in the held-out test."""
 
 
 def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
@@ -306,7 +308,7 @@ def chat_payload(
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
     halves, glosses = retrieval.halves(dialogues), english_titles(run, dialogues)
-    gates, means = run.load_json("gates.json"), truth.means
+    gates, means, ran = run.load_json("gates.json"), truth.means, set[str]()
     first = shown.index(drawing.teaching_dialogue(shown, "typical"))
     if beside:
         first = [dialogue.dialogue_id for dialogue in beside.dialogues].index(live.TYPICAL)
@@ -314,6 +316,7 @@ def chat_payload(
         glosses |= {dialogue.dialogue_id: dialogue.gloss for dialogue in beside.dialogues}
         halves, gates, means = halves | beside.halves, gates | beside.gates, means | live.means()
         candidates, placements = [*beside.candidates, *candidates], [*beside.placements, *placements]
+        ran = {p.strategy for p in beside.placements}
     every = (candidates, placements, truth.marks, [*(beside.choices if beside else ()), *choices])
     tops, placed, marks, chosen_at = map(_by_dialogue, every)
 
@@ -326,9 +329,13 @@ def chat_payload(
         for c in sorted(tops.get(name, ()), key=lambda c: c.rank):
             parts = (round(float(x), 4) for x in (c.alpha, c.delta, c.beta, c.gamma))
             top.setdefault(c.turn, []).append([c.meme_id, *parts, grade(name, c.turn, c.meme_id)])
-        sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
+        in_live = name.startswith(live.PREFIX)
+        known = [strategy for strategy in words if not in_live or strategy in ran]  # others were not run here
+        sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in known}
         for p in (p for p in placed.get(name, ()) if p.strategy in sent):
             sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
+        if in_live:
+            sent[RANDOM_THERE] = sent.pop("random")
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))
@@ -340,7 +347,7 @@ def chat_payload(
             "gloss": glosses[name],
             "names": {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"},
             "source": schemas.describe_source(dialogue.source),
-            "corpus": "live" if name.startswith(live.PREFIX) else "run",
+            "corpus": "live" if in_live else "run",
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
             "half": halves[name],
@@ -391,15 +398,14 @@ def questions(
 
 
 def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Shares of a strategy's memes that land, on the test that decides, in the run and in the live corpus.
-
-    A strategy that does not choose its turns is measured there at those of `reranked`.
-    """
+    """Shares of a strategy's memes that land, on the test that decides, in the run and in the live corpus."""
     rows = {at: row["lands"].value for at, row in placed_at(numbers).items() if row["split"] in UNTOUCHED}
-    held_out = {who: rate for (where, who), rate in rows.items() if where == retrieval.RERANKED}
-    held_out |= {who: rate for (where, who), rate in rows.items() if where == who}
+    held_out = {who: rate for (where, who), rate in rows.items() if where == who}
+    at_turns_of = {"random_same_turns": "greedy", RANDOM_THERE: retrieval.RERANKED}
+    held_out |= {n: rows[at, landing.RANDOM] for n, at in at_turns_of.items() if (at, landing.RANDOM) in rows}
     here = {row["strategy"]: row["lands"].value for row in numbers["levels"]}
-    own = {row["who"]: row["lands"].value for row in numbers["live"].get("senders", ())}
+    senders = {row["who"]: row["lands"].value for row in numbers["live"].get("senders", ())}
+    own = {RANDOM_THERE if who == landing.RANDOM else who: rate for who, rate in senders.items()}
     run = {name: rate for name, rate in here.items() if np.isfinite(rate)}
     return {"held out": held_out, "run": run, "live": own}
 
