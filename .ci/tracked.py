@@ -24,6 +24,7 @@ from memecmd_utils import benchmark, files, report, statistics
 from memecmd_utils.files import MemecmdError, paths
 from memecmd_utils.report import percent
 from memecmd_utils.statistics import Estimate
+from memecmd_utils.studies import landing
 
 
 def read_numbers() -> dict[str, Any]:
@@ -107,10 +108,17 @@ def number(value: Estimate | float | None, digits: int = 2, sign: str = "") -> s
     return "–" if value is None else f"{value:{sign}.{digits}f}"
 
 
+def points(difference: Estimate) -> str:
+    """A difference of two shares with its interval, in percentage points."""
+    parts = [100 * part for part in (difference.value, difference.low, difference.high)]
+    return "{:.0f} [{:.0f}, {:.0f}]".format(*parts)
+
+
 FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "number": number,
     "interval": interval,
+    "points": points,
 }
 """How sentences print a number: `levels.greedy.fits | percent`, `effects.greedy.difference | interval`."""
 
@@ -131,11 +139,22 @@ HOLDS = re.compile(r"<!-- holds: (.*?) -->")
 """What must be true of the numbers where the sentence below claims a direction."""
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 WORDS = {
+    "reranked": ("Reranked", "Reranked"),
+    "reranked, small model": ("Reranked, small model", "Reranked，小模型"),
+    "learned": ("Learned", "Learned"),
+    "learned, chat alone": ("Learned, chat alone", "Learned，只看聊天"),
+    "greedy": ("Greedy", "Greedy"),
+    "the paper's score": ("Greedy (the paper's score)", "Greedy（论文的打分）"),
+    "sampling": ("Sampling", "Sampling"),
+    "popular": ("Popular", "Popular"),
+    "best single meme": ("One meme", "同一张"),
+    "random": ("Random", "Random"),
+    "a random meme": ("a random meme, wherever any of these sent one", "随机一张，只要其中一方发了就配一张"),
     "untouched_2": ("second held-out test", "第二次留出测试"),
     "untouched": ("first held-out test", "第一次留出测试"),
     "example": ("the example", "示例"),
-    "random_same_turns": ("random, at Greedy's turns", "random，Greedy 的轮次"),
-    "greedy, same turns": ("greedy, at Reranked's turns", "greedy，Reranked 的轮次"),
+    "random_same_turns": ("Random, at Greedy's turns", "Random，Greedy 的轮次"),
+    "greedy, same turns": ("Greedy, at Reranked's turns", "Greedy，Reranked 的轮次"),
     "Diversity-aware": ("Sampling", "Sampling"),
     "ours": ("our ladder", "我们的阶梯"),
     "paper": ("the paper's ladder", "论文的阶梯"),
@@ -201,7 +220,7 @@ def refresh() -> list[Path]:
 
     def worded(name: str) -> str:
         """A table whose cells say in words what files call by a short name."""
-        cell, is_chinese = r"(?<=\| )[\w, -]+?(?= \|)", "zh-CN" in page.name
+        cell, is_chinese = r"(?<=\| )[\w', -]+?(?= \|)", "zh-CN" in page.name
         return re.sub(cell, lambda found: WORDS.get(found[0], (found[0],) * 2)[is_chinese], table_of(name))
 
     for page in (paths.root / name for name in PAGES):
@@ -215,6 +234,7 @@ def refresh() -> list[Path]:
 def _leaders(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The best rankings of the package, with the paper's score and random, in every split."""
     own = [row for row in rows if row["kind"] == "package" and row["judged@5"] >= benchmark.JUDGED]
+    own = [row for row in own if row["system"] != landing.SINGLE]  # its meme is the first of the popular ones
     own.sort(key=lambda row: -row["nDCG@5"].value)
     splits = list(dict.fromkeys(row["split"] for row in rows))[::-1]
     best = [row for split in splits for row in benchmark.first([r for r in own if r["split"] == split], 3)]

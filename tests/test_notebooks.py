@@ -96,6 +96,12 @@ def test_a_site_is_searched_as_one_types_light_or_dark_and_fits_a_phone(site: Pa
             field.send_keys(words)
             script = "return [...document.querySelectorAll('#found a')].map(a => a.href)"
             assert any(page in link for link in driver.execute_script(script)), words
+        for words, told in (("paper threshold", "places on"), ("qzx threshold", "No place has all")):
+            field.clear()
+            field.send_keys(words)
+            assert told in driver.find_element("id", "count").text
+        script = "return [...document.querySelectorAll('#found > li > h2')].map(page => page.textContent)"
+        assert len(set(driver.execute_script(script))) == len(driver.execute_script(script)) > 5
         assert quote(words) in driver.current_url, "the way back from a page leads to what was found"
         assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         for wanted in ("light", "dark"):
