@@ -25,11 +25,11 @@ CARDS = {
     "04_retrieval": (9, (446, 294, 918, 588)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 772, 478)),
-    "05_evaluation": (41, (0, 0, 768, 200)),
+    "05_evaluation": (41, (0, 0, 768, 234)),
     "05b_studies": (0, (0, 0, 768, 407)),
     "06_figures": (13, (0, 0, 672, 250)),
     "07_template_memes": (4, (0, 0, 576, 384)),
-    "08_meme_text_retrieval": (7, (0, 0, 574, 240)),
+    "08_meme_text_retrieval": (8, (0, 0, 574, 240)),
     "09_the_papers_data": (1, (0, 0, 672, 288)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
