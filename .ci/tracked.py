@@ -153,6 +153,7 @@ WORDS = {
     "untouched_2": ("second held-out test", "第二次留出测试"),
     "untouched": ("first held-out test", "第一次留出测试"),
     "example": ("the example", "示例"),
+    "Random, same turns": ("Random, at Greedy's turns", "Random，Greedy 的轮次"),
     "random_same_turns": ("Random, at Greedy's turns", "Random，Greedy 的轮次"),
     "greedy, same turns": ("Greedy, at Reranked's turns", "Greedy，Reranked 的轮次"),
     "Diversity-aware": ("Sampling", "Sampling"),
