@@ -176,7 +176,7 @@ def test_a_question_is_answered_by_keys_and_the_focus_stays_with_what_comes_next
         assert driver.switch_to.active_element.get_attribute("data-meme") == "m1"
     driver.execute_script("localStorage.clear(); document.getElementById('game').focus()")
     ActionChains(driver).send_keys(Keys.ENTER).perform()
-    assert driver.switch_to.active_element.get_attribute("name") == "strategy"
+    assert driver.switch_to.active_element.text == "1 is better"
 
 
 def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_browser, tmp_path, monkeypatch):
@@ -202,8 +202,8 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
         titles, won = [], 0
         click(driver, "#game")
         for at in (1, 2, 3):
-            assert [label.text for label in all_of(driver, "#strategies label")] == ["Show 1", "Show 2"]
-            hidden = one(driver, "#rate").text + one(driver, "#steps").text
+            assert [side.text for side in all_of(driver, ".which")] == ["Side 1", "Side 2"], "side by side"
+            hidden = one(driver, "#rate").text + one(driver, "#rival").text
             assert not any(word in hidden for word in ("Greedy", "Reranked", "graded"))
             assert hidden.startswith(f"Chat {at} of 3") and not one(driver, "#next").is_displayed()
             titles.append(one(driver, "#origin").text)
