@@ -39,7 +39,7 @@ OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.relo
 """The explorer opens on its first chat: one that the system made."""
 CROP = """
 const style = document.createElement("style");
-style.textContent = `header, #ask, #browser h2, .pick, #origin, .key, #game, .bar > :not(fieldset) { display: none }
+style.textContent = `header, #ask, .head, .pick, #origin, #gate .note, .bar > :not(fieldset) { display: none }
   #steps section:first-of-type { display: none }
   #chat { height: 440px } .side { max-height: 440px; overflow: hidden }`;
 document.head.append(style);

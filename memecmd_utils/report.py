@@ -189,7 +189,6 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "n_dialogues": len(records["dialogues"]),
         "library": library,
         "n_memes": len(records["memes"]),
-        "n_drawn": len(live.drawings()) - len(records["memes"]) if beside else 0,
         "licences": Counter(card["meme"].licence for card in library).items(),
         "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
         "notebooks": [name for name, stage in STAGES.items() if not stage.templates],
@@ -309,7 +308,7 @@ def chat_payload(
     chosen = {dialogue.dialogue_id for dialogue in mixed[:DIALOGUES]}
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
     halves, glosses = retrieval.halves(dialogues), english_titles(run, dialogues)
-    gates, means, ran = run.load_json("gates.json"), truth.means, set[str]()
+    gates, means = run.load_json("gates.json"), truth.means
     first = shown.index(drawing.teaching_dialogue(shown, "typical"))
     if beside:
         first = [dialogue.dialogue_id for dialogue in beside.dialogues].index(live.TYPICAL)
@@ -317,7 +316,6 @@ def chat_payload(
         glosses |= {dialogue.dialogue_id: dialogue.gloss for dialogue in beside.dialogues}
         halves, gates, means = halves | beside.halves, gates | beside.gates, means | live.means()
         candidates, placements = [*beside.candidates, *candidates], [*beside.placements, *placements]
-        ran = {p.strategy for p in beside.placements}
     every = (candidates, placements, truth.marks, [*(beside.choices if beside else ()), *choices])
     tops, placed, marks, chosen_at = map(_by_dialogue, every)
 
@@ -330,13 +328,11 @@ def chat_payload(
         for c in sorted(tops.get(name, ()), key=lambda c: c.rank):
             parts = (round(float(x), 4) for x in (c.alpha, c.delta, c.beta, c.gamma))
             top.setdefault(c.turn, []).append([c.meme_id, *parts, grade(name, c.turn, c.meme_id)])
-        in_live = name.startswith(live.PREFIX)
-        known = [strategy for strategy in words if not in_live or strategy in ran]  # others were not run here
-        sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in known}
+        sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
         for p in (p for p in placed.get(name, ()) if p.strategy in sent):
             sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
-        if in_live:
-            sent[RANDOM_THERE] = sent.pop("random")
+        if name.startswith(live.PREFIX):  # who sends nothing there was not run: these records are final
+            sent = {RANDOM_THERE if by == landing.RANDOM else by: rows for by, rows in sent.items() if rows}
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))
@@ -348,7 +344,7 @@ def chat_payload(
             "gloss": glosses[name],
             "names": {"A": dialogue.name_a or "A", "B": dialogue.name_b or "B"},
             "source": schemas.describe_source(dialogue.source),
-            "corpus": "live" if in_live else "run",
+            "corpus": "live" if name.startswith(live.PREFIX) else "run",
             "turns": [[t.turn, t.speaker, t.text, t.gloss, t.violations] for t in dialogue.turns],
             "seen": {summary.turn: _seen(name, summary) for summary in dialogue.summaries},
             "half": halves[name],
@@ -404,10 +400,9 @@ def landing_rates(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     held_out = {who: rate for (where, who), rate in rows.items() if where == who}
     at_turns_of = {"random_same_turns": "greedy", RANDOM_THERE: retrieval.RERANKED}
     held_out |= {n: rows[at, landing.RANDOM] for n, at in at_turns_of.items() if (at, landing.RANDOM) in rows}
-    here = {row["strategy"]: row["lands"].value for row in numbers["levels"]}
     senders = {row["who"]: row["lands"].value for row in numbers["live"].get("senders", ())}
     own = {RANDOM_THERE if who == landing.RANDOM else who: rate for who, rate in senders.items()}
-    run = {name: rate for name, rate in here.items() if np.isfinite(rate)}
+    run = {row["strategy"]: rate for row in numbers["levels"] if np.isfinite(rate := row["lands"].value)}
     return {"held out": held_out, "run": run, "live": own}
 
 
