@@ -151,6 +151,8 @@ def test_a_journey_through_the_explorer(driver) -> None:
     assert spoken.get_property("textContent") == HOSTILE
     choose_strategy(driver, "sampling")
     assert one(driver, "#chat .turn img").get_attribute("alt") == "Meme: 字m2" + " ".join(HOSTILE.split())
+    driver.execute_script("delete talk().placed.sampling; choose({turn: 2})")
+    assert "Sampling was not run" in one(driver, "#rate").text and turns_with_memes(driver) == []
     # Against the day when an escape is forgotten: the page allows its own script only.
     driver.execute_script(
         "const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
