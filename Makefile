@@ -188,7 +188,7 @@ $(READY): $(MADE_FROM)
 	  echo "no Python 3.11 or later with venv found: install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$found ($$("$$found" -c 'import platform; print(platform.python_version())')), under a minute ..."; \
 	"$$found" -m venv "$(VENV)" --without-pip; export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-	"$$found" -m pip --python $(PY) install -q pip $(UV) 2>/dev/null || \
+	"$$found" -m pip --python $(PY) install -q --no-compile pip $(UV) 2>/dev/null || \
 	  { $(PY) -m ensurepip --default-pip >/dev/null && $(PY) -m pip install -q $(UV) || true; }; \
 	configured=$$($(PY) -m pip config list 2>/dev/null) || true; \
 	index="$${PIP_INDEX_URL:-$(call pip_has,index-url)}"; more="$${PIP_EXTRA_INDEX_URL:-$(call pip_has,extra-index-url)}"; \
