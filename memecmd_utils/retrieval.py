@@ -398,7 +398,7 @@ def calibrate_theta0(
     """
     low = np.where(np.isfinite(scores), scores, np.inf).min(axis=(-2, -1)) - gate.penalty - 1e-6
     high = scores.max(axis=(-2, -1))
-    best, best_gap = high, np.broadcast_to(wanted_rate, high.shape)  # where nothing is sent
+    best, best_gap = high, np.full(high.shape, np.inf)
     for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         rate = simulate(scores, gate, middle[..., None])[1].sum(axis=(-2, -1)) / turns
