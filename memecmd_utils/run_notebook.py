@@ -131,11 +131,15 @@ def held(run_folder: Path) -> AbstractContextManager[None]:
 def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) -> None:
     """Run these notebooks, each as soon as those before it have ended, two at a time in a replay.
 
-    The one with the longest chain of others behind it starts first. A run that asks a model has one stage at
-    a time, for the endpoint's rate. A notebook's page is made while the next one runs. Raises
-    `NotebookFailed` with the first fault.
+    The one with the longest chain of others behind it starts first, of equal ones the longest notebook. A run
+    that asks a model has one stage at a time, for the endpoint's rate. A notebook's page is made while the
+    next one runs. Raises `NotebookFailed` with the first fault.
     """
-    waiting = sorted(names, key=chain_behind, reverse=True)
+
+    def urgency(name: str) -> tuple[int, int]:
+        return chain_behind(name), (paths.notebooks / f"{name}.ipynb").stat().st_size
+
+    waiting = sorted(names, key=urgency, reverse=True)
     slots = 2 if run.profile.models.mode == "recorded" else 1
     running: dict[Future[float], str] = {}
     dead: set[int] = set()
