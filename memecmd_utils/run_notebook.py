@@ -131,13 +131,14 @@ def held(run_folder: Path) -> AbstractContextManager[None]:
 def run_stages(run: Run, names: Iterable[str], parameters: Mapping[str, str]) -> None:
     """Run these notebooks, each as soon as those before it have ended, two at a time in a replay.
 
-    The one with the longest chain of others behind it starts first, of equal ones the longest notebook. A run
-    that asks a model has one stage at a time, for the endpoint's rate. A notebook's page is made while the
-    next one runs. Raises `NotebookFailed` with the first fault.
+    The one with the longest chain of others behind it starts first, of equal ones the one that waited for
+    most, then the longest notebook. A run that asks a model has one stage at a time, for the endpoint's rate.
+    A notebook's page is made while the next one runs. Raises `NotebookFailed` with the first fault.
     """
 
-    def urgency(name: str) -> tuple[int, int]:
-        return chain_behind(name), (paths.notebooks / f"{name}.ipynb").stat().st_size
+    def urgency(name: str) -> tuple[int, int, int]:
+        size = (paths.notebooks / f"{name}.ipynb").stat().st_size
+        return chain_behind(name), len(STAGES[name].after), size
 
     waiting = sorted(names, key=urgency, reverse=True)
     slots = 2 if run.profile.models.mode == "recorded" else 1

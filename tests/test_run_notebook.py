@@ -32,7 +32,7 @@ def notebook(name: str, *cells: str, parameters: str = 'profile = ""\nsettings =
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
-    """A run of three made-up notebooks: `two` and `three` follow `one`."""
+    """A run of three made-up notebooks: `two`, the longer one, and `three` follow `one`."""
     monkeypatch.setattr(paths, "notebooks", tmp_path / "notebooks")
     paths.notebooks.mkdir()
     made = {"one": Stage((), ("memes.parquet",)), "two": Stage(("one",)), "three": Stage(("one",))}
@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.Run:
     run_notebook.lessons.cache_clear()
     for name in made:
         pieces = "for part in run_name, '\\n':\n    print(part, end='', flush=True)\n    time.sleep(0.2)"
-        notebook(name, f"import time\nfrom memecmd_utils import schemas\n{pieces}")
+        notebook(name, f"import time\nfrom memecmd_utils import schemas\n{pieces}{'#' * (name == 'two') * 9}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "memes.parquet").touch()
     run = runs.Run("made", load_profile("example"), tmp_path / "run", tmp_path / "report")
