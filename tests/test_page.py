@@ -98,7 +98,9 @@ def test_a_journey_through_the_explorer(driver) -> None:
     """
     from selenium.webdriver import ActionChains, Keys
 
-    sources = [card.get_attribute("src") for card in all_of(driver, ".card img")]
+    cards = all_of(driver, ".card img")
+    assert all(card.is_displayed() for card in cards), "the library shows its pictures, English or not"
+    sources = [card.get_attribute("src") for card in cards]
     shown = [label.text for label in all_of(driver, "#strategies label")]
     assert shown == ["Reranked", "Greedy", "Your threshold"] and len(all_of(driver, "#others option")) == 4
     assert one(driver, "#strategies input:checked").get_attribute("value") == "reranked"
