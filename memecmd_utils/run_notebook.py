@@ -222,17 +222,6 @@ def without_exercises(notebook: Any) -> Any:
     return notebook
 
 
-def joined(outputs: Iterable[Any]) -> list[Any]:
-    """The outputs of a cell; what it printed in one go is one, wherever its kernel cut it."""
-    whole: list[Any] = []
-    for output in outputs:
-        if output.output_type == "stream" and whole and whole[-1].get("name") == output.name:
-            whole[-1].text += output.text
-        else:
-            whole.append(output)
-    return whole
-
-
 def with_a_second_kernel(name: str, execute: Callable[[], None]) -> None:
     """Execute a notebook, once more where its kernel dies or does not start; then `NotebookFailed`."""
     from nbclient.exceptions import DeadKernelError
@@ -257,6 +246,7 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
     import nbclient.exceptions
     import papermill
     from nbconvert.filters.ansi import strip_ansi
+    from nbconvert.preprocessors.coalescestreams import CoalesceStreamsPreprocessor
 
     notebook, output = paths.notebooks / f"{name}.ipynb", run.report / f"{name}.ipynb"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -299,9 +289,8 @@ def run_notebook(run: Run, name: str, parameters: Mapping[str, str]) -> float:
         raise NotebookFailed(f"{name}: a cell took too long") from None
     failed.unlink()
     # Without papermill's times and paths, and what chance names or cuts, two equal runs give equal files.
+    executed, _ = CoalesceStreamsPreprocessor().preprocess(executed, {})
     for part in (executed, *executed.cells):
-        if "outputs" in part:
-            part.outputs = joined(part.outputs)
         if "injected-parameters" in part.metadata.get("tags", []):
             part.id = "injected-parameters"
         part.metadata.pop("papermill", None)
