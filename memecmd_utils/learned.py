@@ -189,9 +189,13 @@ class LearnedPlacement:
 
     def save(self, path: Path) -> None:
         """Write all of it into a JSON file."""
-        model, *folds = (model.as_json(self.embedders) for model in (self.model, *self.folds))
-        out = {"embedders": list(self.embedders), "model": model, "folds": folds}
-        out |= {"fold_of": dict(sorted(self.fold_of.items())), "turn_means": [*map(_packed, self.turn_means)]}
+        out = {
+            "embedders": list(self.embedders),
+            "model": self.model.as_json(self.embedders),
+            "folds": [model.as_json(self.embedders) for model in self.folds],
+            "fold_of": dict(sorted(self.fold_of.items())),
+            "turn_means": [_packed(means) for means in self.turn_means],
+        }
         files.write_json(path, out)
 
 

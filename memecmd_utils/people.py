@@ -137,8 +137,12 @@ def write_page(target: Path, form: Form, memes: Mapping[str, Meme], folder: Path
         meme = memes[item.meme_id]
         url = pictures.thumbnail(folder / meme.file, 280)
         items.append({"item": item.item, "url": url, "alt": meme.words, "lines": item.lines})
-    payload = {"form": form.form, "columns": [*HumanRating.model_fields]}
-    payload |= {"questions": questions, "items": items}
+    payload = {
+        "form": form.form,
+        "columns": [*HumanRating.model_fields],
+        "questions": questions,
+        "items": items,
+    }
     page = files.templates().get_template("rating_form.html.j2")
     files.write_text(target, page.render(payload=payload, by_models=by_models))
 

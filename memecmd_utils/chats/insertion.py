@@ -170,12 +170,17 @@ def _summed_up(
     words += f"; {counted(n_lacking, 'turn')} without a summary" if n_lacking else ""
     dialogues = []
     for chat in chats:
-        about = {"dialogue_id": chat.name, "title": chat.name, "source": readers.OWN}
+        about = {
+            "dialogue_id": chat.name,
+            "title": chat.name,
+            "kind": "own",
+            "source": readers.OWN,
+            "profile": "",
+        }
         spoken = []
         for turn in chat.spoken:
             given = turn.summary or told.get((chat.name, turn.turn))
             spoken.append(turn._replace(text=turn.text[: turns.MAX_CHARS], summary=given))
-        about |= {"kind": "own", "profile": ""}
         dialogues.append(turns.dialogue_of(spoken, about, lacking="" if goes_without else "no summary"))
     return dialogues, words
 

@@ -421,7 +421,11 @@ def _dialogue(chat: Conversation, about: Released, profile: Profile) -> schemas.
         text = " ".join(turn.text for turn in (first, *more))
         spoken.append(first._replace(turn=number, text=text))
     names = {"A": about.name_a or "A", "B": about.name_b or "B"}
-    kind = about.kind if about.kind in schemas.DIALOGUE_KINDS else "own"
-    told = {"dialogue_id": about.dialogue_id, "kind": kind, "title": about.title or about.dialogue_id}
-    told |= {"source": about.source or OWN, "profile": profile.name}
+    told = {
+        "dialogue_id": about.dialogue_id,
+        "kind": about.kind if about.kind in schemas.DIALOGUE_KINDS else "own",
+        "title": about.title or about.dialogue_id,
+        "source": about.source or OWN,
+        "profile": profile.name,
+    }
     return turns.dialogue_of(spoken, told, [names.get(name, name) for name in chat.people])
