@@ -45,13 +45,13 @@ class Exercise(NamedTuple):
 
 
 def exercises(notebook: nbformat.NotebookNode) -> list[Exercise]:
-    """The exercises between their heading and the last one, in order."""
+    """The exercises between their heading and what a session showed, in order."""
     marked = [
         f"\x00{cell.source}\x00" if "exercise" in cell.metadata.get("tags", []) else cell.source
         for cell in notebook.cells
         if cell.cell_type == "markdown" or "exercise" in cell.metadata.get("tags", [])
     ]
-    part = "\n\n".join(marked).partition("\n## Exercises\n")[2].partition("\n## What we learned\n")[0]
+    part = "\n".join(re.findall(r"\n## Exercises.*?\n(.*?)\n## What ", "\n\n".join(marked), re.DOTALL))
     heads = list(HEAD.finditer(part))
     ends = [*(head.start() for head in heads[1:]), len(part)]
     found = []
