@@ -96,22 +96,27 @@ def _by(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, Any]:
     return tree
 
 
+def signed(text: str) -> str:
+    """A text whose negative numbers have a true minus, and whose zeros have no sign."""
+    return re.sub(r"(?<![\w.-])-(?=\d)", "−", re.sub(r"(?<![\w.-])[+-](?=0\.0+(?!\d))", "", text))
+
+
 def interval(estimate: Estimate, digits: int | None = None) -> str:
     """An estimate with its interval, as its kind is printed or with so many digits."""
     kind = estimate.kind if digits is None else estimate.kind._replace(digits=digits)
-    return str(replace(estimate, kind=kind))
+    return signed(str(replace(estimate, kind=kind)))
 
 
 def number(value: Estimate | float | None, digits: int = 2, sign: str = "") -> str:
     """A number with so many digits, without its interval; a dash where it is not known."""
     value = value.value if isinstance(value, Estimate) else value
-    return "–" if value is None else f"{value:{sign}.{digits}f}"
+    return "–" if value is None else signed(f"{value:{sign}.{digits}f}")
 
 
 def points(difference: Estimate) -> str:
     """A difference of two shares with its interval, in percentage points."""
     parts = [100 * part for part in (difference.value, difference.low, difference.high)]
-    return "{:.0f} [{:.0f}, {:.0f}]".format(*parts)
+    return signed("{:.0f} [{:.0f}, {:.0f}]".format(*parts))
 
 
 FILTERS: dict[str, Callable[..., str]] = {
@@ -164,6 +169,32 @@ WORDS = {
     "live": ("the system's own", "系统自己的"),
     "authored": ("the example's", "示例的"),
     "published": ("the authors'", "论文作者的"),
+    "S-": ("S−", "S−"),
+    "Psi": ("Ψ", "Ψ"),
+    "annotation texts": ("annotation texts", "只看标注"),
+    "without none": ("must send at every turn", "每一轮都必须发"),
+    "Greedy beats Random": ("Greedy beats Random", "Greedy 胜过 Random"),
+    "Sampling beats Random": ("Sampling beats Random", "Sampling 胜过 Random"),
+    "Greedy is at least as good as Sampling": (
+        "Greedy is at least as good as Sampling",
+        "Greedy 不差于 Sampling",
+    ),
+    "Greedy repeats memes within a dialogue more often than Sampling": (
+        "Greedy repeats memes within a dialogue more often than Sampling",
+        "Greedy 在一段对话里重复得比 Sampling 多",
+    ),
+    "both beat Random in news and in role dialogues": (
+        "both beat Random in news and in role dialogues",
+        "两者在新闻和角色对话里都胜过 Random",
+    ),
+    "the full score beats each single dimension": (
+        "the full score beats each single dimension",
+        "完整得分优于任一单项",
+    ),
+    "the decaying threshold has fewer memes right after another than a fixed one": (
+        "the decaying threshold has fewer memes right after another than a fixed one",
+        "衰减的阈值比固定的少有紧跟着上一张的",
+    ),
 }
 """What pages say, in English and in Chinese, for names of files and of settings."""
 PAGES = (
@@ -182,7 +213,7 @@ def filled(text: str, numbers: Mapping[str, Any], table_of: Callable[[str], str]
         name, head, made = match[1], match[2].splitlines()[:2], table_of(match[1]).splitlines()
         if [line.count("|") for line in head] != [line.count("|") for line in made[:2]]:
             head = made[:2]
-        lines = "\n".join([*head, *made[2:]]).replace("<u>", "<ins>").replace("</u>", "</ins>")
+        lines = signed("\n".join([*head, *made[2:]])).replace("<u>", "<ins>").replace("</u>", "</ins>")
         return f"<!-- table: {name} -->\n{lines}\n<!-- end -->"
 
     text = NUMBER.sub(lambda match: f"<!--= {match[1]} -->{value_of(match[1], numbers)}<!-- -->", text)
