@@ -20,7 +20,7 @@ LESSONS, CARD, SCALE = "lessons.png", (420, 230), 1.5
 OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
-    "02_annotation": (12, (0, 0, 614, 269)),
+    "02_annotation": (10, (0, 0, 614, 269)),
     "03_dialogue_generation": (4, (0, 210, 435, 508)),
     "04_retrieval": (9, (446, 314, 918, 608)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
