@@ -40,9 +40,17 @@ OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.relo
 CROP = """
 const style = document.createElement("style");
 style.textContent = `header, #ask, .head, .pick, #origin, #gate .note, .bar > :not(fieldset) { display: none }
-  #steps section:first-of-type { display: none }
+  #steps section:not(:nth-of-type(2)), .found li:nth-child(n + 3) { display: none }
+  main { padding-top: .6rem } #browser { margin-top: 0 } .two { min-height: 460px }
   #chat { height: 440px } .side { max-height: 440px; overflow: hidden }`;
 document.head.append(style);
+// The chat begins and ends with a whole message.
+const chat = document.getElementById("chat"), now = chat.querySelector("[aria-current=true]");
+const place = element => element.getBoundingClientRect();
+const first = [...chat.children].find(item => place(now).bottom - place(item).top < 340);
+chat.scrollTop += place(first).top - place(chat).top - 4;
+const ends = [...chat.children].map(item => place(item).bottom - place(chat).top + 1);
+chat.style.height = `${Math.max(...ends.filter(end => end <= 440))}px`;
 """
 SLIDE = """
 const slider = document.getElementById("theta0");
