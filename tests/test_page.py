@@ -125,7 +125,8 @@ def test_a_journey_through_the_explorer(driver) -> None:
     for turn, best in made_page.SCORES.items():  # lie on the scale of the slider, and their parts add up
         click(driver, "#chat .turn", turn - 1)
         shown = [line.get_property("textContent") for line in all_of(driver, "#steps .parts")]
-        lines = [[*map(float, re.findall(r"-?\d+\.\d+", text.replace("\u2212", "-")))] for text in shown]
+        signed = [re.sub("\u2212\\s?", "-", text) for text in shown]  # T = 0.1 = 0.2 (S+) - 0.1 (S-) + ...
+        lines = [[*map(float, re.findall(r"-?\d+\.\d+", text))] for text in signed]
         assert limits[0] < best == lines[0][0] < limits[1]
         assert all(len(line) == 5 and line[0] == pytest.approx(sum(line[1:]), abs=1e-9) for line in lines)
     move(driver, "theta0", 0.25)
@@ -199,10 +200,18 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
             click(driver, "#again")
         browser.reload_until(driver, lambda: one(driver, "#ask-count").text.startswith("Question 3 of 3"))
         click(driver, "#none")
-        assert "That was the last question." in one(driver, "#told").text
-        counts = [cell.text for cell in all_of(driver, ".tally tbody tr:first-child td")]
-        assert counts[-2] == "1" and sum(map(int, filter(None, counts))) == 3
+        assert "That was the last question" in one(driver, "#ask-what").text
+        row = [cell.text for cell in all_of(driver, ".tally tbody tr:first-child td")]
+        assert row[-2] == "1" and int(row[0]) + int(row[-3]) == 2
 
+        told = "return arguments[0].map(grades => verdict('You', grades.map(grade => ['m1', grade])))"
+        for grades, said in {
+            (0, None): "Of your memes one has a grade, and it does not fit. 1 more has no grade.",
+            (2, 0.5, None, None): "Of your 2 graded memes, 1 fits and it lands. 2 more have no grade.",
+            (1, 2, 1.5): "Of your 3 graded memes, 3 fit and 1 of them lands.",
+            (None, None): "None of your 2 memes has a grade.",
+        }.items():
+            assert driver.execute_script(told, [grades]) == [said]
         titles, won = [], 0
         click(driver, "#game")
         for at in (1, 2, 3):
@@ -217,6 +226,7 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
                 click(driver, "#strategies input", len(sides) % 2)
             click(driver, "#rate button", sides.index("Meme: 字m3") if at == 1 else 2)
             won = one(driver, "#score").text
+            assert "which you preferred" in one(driver, "#browser").text or at > 1, "both sides stay in sight"
             if at < 3:
                 click(driver, "#rate button")
         assert len(set(titles)) == 3, "no chat comes twice"
