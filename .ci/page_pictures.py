@@ -22,7 +22,7 @@ CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
     "02_annotation": (10, (0, 0, 614, 269)),
     "03_dialogue_generation": (4, (0, 210, 435, 508)),
-    "04_retrieval": (9, (446, 314, 918, 608)),
+    "04_retrieval": (8, (262, 0, 918, 359)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 772, 478)),
     "05_evaluation": (36, (0, 0, 768, 234)),
