@@ -21,7 +21,7 @@ OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
     "02_annotation": (10, (0, 0, 614, 269)),
-    "03_dialogue_generation": (4, (0, 210, 435, 508)),
+    "03_dialogue_generation": (0, (0, 0, 560, 438)),
     "04_retrieval": (8, (262, 0, 918, 359)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 772, 478)),
@@ -30,7 +30,7 @@ CARDS = {
     "06_figures": (25, (0, 0, 672, 250)),
     "07_template_memes": (4, (0, 0, 576, 384)),
     "08_meme_text_retrieval": (8, (0, 0, 574, 240)),
-    "09_the_papers_data": (1, (0, 0, 672, 288)),
+    "09_the_papers_data": (7, (0, 0, 768, 288)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))

@@ -84,9 +84,9 @@ def project(root: Path, finished: Path | None = None) -> Path:
             ignored = shutil.ignore_patterns(".ipynb_checkpoints")
             shutil.copytree(paths.root / name, root / name, ignore=ignored)
     linked = [f"data/{path.name}" for path in paths.data.glob("*.yaml")]
-    linked += ["pyproject.toml", "requirements.lock", "CITATION.cff"]
-    linked += ["data/example", "data/paper", "data/live"]
-    for name in linked:
+    linked += [f"data/{name}" for name in ("example", "paper", "live")] + ["reports/placements.csv"]
+    (root / "reports").mkdir(exist_ok=True)
+    for name in ["pyproject.toml", "requirements.lock", "CITATION.cff", *linked]:
         if not (root / name).exists():
             (root / name).symlink_to(paths.root / name)
     if finished:
