@@ -24,7 +24,7 @@ CARDS = {
     "03_dialogue_generation": (0, (0, 0, 560, 438)),
     "04_retrieval": (8, (262, 0, 918, 359)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
-    "04c_reranking": (1, (0, 0, 772, 478)),
+    "04c_reranking": (1, (0, 0, 866, 474)),
     "05_evaluation": (36, (0, 0, 768, 234)),
     "05b_studies": (0, (0, 0, 768, 407)),
     "06_figures": (25, (0, 0, 672, 250)),
