@@ -41,24 +41,18 @@ CROP = """
 const style = document.createElement("style");
 style.textContent = `header, #ask, .head, .pick, #origin, #gate .note, .bar > :not(fieldset) { display: none }
   main { padding-top: 0 } #browser { margin-top: .8rem } #rate { min-height: 0 } #rate .note { display: none }
-  #steps :is(section:first-of-type, section:last-of-type ul, .note, .parts, .found a), .live-gate #steps :is(h2, .detail) { display: none }
-  .found { grid-template-columns: repeat(3, minmax(0, 1fr)) } .found li { grid-template-columns: 48px minmax(0, 1fr) }
-  .found img { width: 48px; height: 48px }
-  .chat { height: 452px !important } .side { height: 452px; overflow: hidden }`;
+  #steps :is(section:first-of-type, section:last-of-type ul, .note, .parts, .found a) { display: none }
+  .live-gate #steps :is(h2, section:last-of-type, .detail) { display: none }
+  .found { grid-template-columns: repeat(3, minmax(0, 1fr)) } .found img { width: 48px; height: 48px }
+  .found li { grid-template-columns: 48px minmax(0, 1fr) }
+  #chat { height: 452px } .side { height: 452px; overflow: hidden }`;
 document.head.append(style);
-// The chat begins and ends with a whole message.
+// The chat begins with a whole message.
 const chat = document.getElementById("chat"), now = chat.querySelector("[aria-current=true]");
 const place = element => element.getBoundingClientRect();
-const first = [...chat.children].find(item => place(now).bottom - place(item).top < 340);
-chat.scrollTop += place(first).top - place(chat).top - 4;
-const ends = [...chat.children].map(item => place(item).bottom - place(chat).top + 1);
-chat.style.height = `${Math.max(...ends.filter(end => end <= 440))}px`;
+const first = [...chat.children].find(item => place(now).bottom - place(item).top < 400);
+chat.scrollTop += place(first).top - place(chat).top;
 """
-AT_THE_TOP = """
-const chat = document.getElementById("chat"), before = chat.querySelector("[data-turn='12']");
-chat.scrollTop += before.getBoundingClientRect().top - chat.getBoundingClientRect().top;
-"""
-"""The chat shows a whole message first."""
 SLIDE = """
 const slider = document.getElementById("theta0");
 slider.value = arguments[0];
@@ -80,7 +74,6 @@ def take(page: Path, folder: Path) -> list[Path]:
     with browser.open_browser(*size) as driver:
         _open(driver, page, "reranked", 13)
         driver.execute_script(CROP)
-        driver.execute_script(AT_THE_TOP)
         frames = [(_frame(driver), HOLD_MS)]
         for tab in driver.find_elements("css selector", "#strategies input[value=yours]"):
             driver.execute_script("arguments[0].click()", tab)
