@@ -39,9 +39,10 @@ OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.relo
 """The explorer opens on its first chat: one that the system made."""
 CROP = """
 const style = document.createElement("style");
-style.textContent = `header, #ask, .head, .pick, #origin, #gate .note, .bar > :not(fieldset) { display: none }
-  main { padding-top: 0 } #browser { margin-top: .8rem } #rate { min-height: 0 } #rate .note { display: none }
-  #steps :is(section:first-of-type, section:last-of-type ul, .note, .parts, .found a) { display: none }
+style.textContent = `header, #ask, .head, .pick, #words, #origin, #gate .note { display: none }
+  .bar > :not(fieldset), #rate .note, #steps section:first-of-type { display: none }
+  main { padding-top: 0 } #browser { margin-top: .8rem } #rate { min-height: 0 }
+  #steps :is(section:last-of-type ul, .note, .parts, .found a) { display: none }
   .live-gate #steps :is(h2, section:last-of-type, .detail) { display: none }
   .found { grid-template-columns: repeat(3, minmax(0, 1fr)) } .found img { width: 48px; height: 48px }
   .found li { grid-template-columns: 48px minmax(0, 1fr) }
