@@ -21,7 +21,7 @@ OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
     "02_annotation": (10, (0, 0, 614, 269)),
-    "03_dialogue_generation": (0, (0, 0, 560, 438)),
+    "03_dialogue_generation": (0, (0, 0, 560, 300)),
     "04_retrieval": (8, (262, 0, 918, 359)),
     "04b_learned_placement": (4, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 866, 474)),
