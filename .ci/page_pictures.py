@@ -23,7 +23,7 @@ CARDS = {
     "02_annotation": (10, (0, 0, 614, 269)),
     "03_dialogue_generation": (0, (0, 0, 560, 300)),
     "04_retrieval": (8, (262, 0, 918, 359)),
-    "04b_learned_placement": (4, (0, 0, 425, 384)),
+    "04b_learned_placement": (5, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 866, 486)),
     "05_evaluation": (36, (0, 0, 768, 269)),
     "05b_studies": (0, (0, 0, 768, 407)),
