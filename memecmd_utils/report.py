@@ -189,6 +189,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "n_dialogues": len(records["dialogues"]),
         "library": library,
         "n_memes": len(records["memes"]),
+        "n_drawn": len(live.drawings()) if beside else len(records["memes"]),
         "licences": Counter(card["meme"].licence for card in library).items(),
         "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
         "notebooks": [name for name, stage in STAGES.items() if not stage.templates],

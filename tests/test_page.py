@@ -125,7 +125,7 @@ def test_a_journey_through_the_explorer(driver) -> None:
     for turn, best in made_page.SCORES.items():  # lie on the scale of the slider, and their parts add up
         click(driver, "#chat .turn", turn - 1)
         shown = [line.get_property("textContent") for line in all_of(driver, "#steps .parts")]
-        signed = [re.sub("\u2212\\s?", "-", text) for text in shown]  # T = 0.1 = 0.2 (S+) - 0.1 (S-) + ...
+        signed = [re.sub("\u2212\\s?", "-", text) for text in shown]  # T = 0.1 = 0.2 (fits) - 0.1 (...) + ...
         lines = [[*map(float, re.findall(r"-?\d+\.\d+", text))] for text in signed]
         assert limits[0] < best == lines[0][0] < limits[1]
         assert all(len(line) == 5 and line[0] == pytest.approx(sum(line[1:]), abs=1e-9) for line in lines)
@@ -155,7 +155,7 @@ def test_a_journey_through_the_explorer(driver) -> None:
     choose_strategy(driver, "sampling")
     assert one(driver, "#chat .turn img").get_attribute("alt") == "Meme: 字m2" + " ".join(HOSTILE.split())
     driver.execute_script("delete talk().placed.sampling; choose({turn: 2})")
-    assert "Sampling was not run" in one(driver, "#rate").text and turns_with_memes(driver) == []
+    assert "it was not run" in one(driver, "#rate").text and turns_with_memes(driver) == []
     # Against the day when an escape is forgotten: the page allows its own script only.
     driver.execute_script(
         "const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
@@ -182,6 +182,12 @@ def test_a_question_is_answered_by_keys_and_the_focus_stays_with_what_comes_next
     driver.execute_script("localStorage.clear(); document.getElementById('game').focus()")
     ActionChains(driver).send_keys(Keys.ENTER).perform()
     assert driver.switch_to.active_element.text == "1 is better"
+    browser.resize(driver, 390, 844)  # one side at a time
+    click(driver, "#rate button")
+    assert one(driver, "#rate mark").text == "Look at 2 first, then vote."
+    click(driver, "#strategies input", 1)
+    click(driver, "#rate button")
+    assert "You preferred" in one(driver, "#rate").text
 
 
 def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_browser, tmp_path, monkeypatch):
@@ -197,10 +203,12 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
             assert not one(driver, "#told").text and "graded" not in one(driver, "#ask").text
             click(driver, f"#grid {answer}")
             assert "Reranked" in one(driver, "#told").text and "Its reason: 因为" in one(driver, "#told").text
+            browser.reload_until(driver, lambda: "its threshold is off" in one(driver, "#told").text)
             click(driver, "#again")
         browser.reload_until(driver, lambda: one(driver, "#ask-count").text.startswith("Question 3 of 3"))
         click(driver, "#none")
         assert "That was the last question" in one(driver, "#ask-what").text
+        assert "In these 3 questions" in one(driver, "#told").text
         row = [cell.text for cell in all_of(driver, ".tally tbody tr:first-child td")]
         assert row[-2] == "1" and int(row[0]) + int(row[-3]) == 2
 
