@@ -28,7 +28,7 @@ CARDS = {
     "05_evaluation": (36, (0, 0, 768, 269)),
     "05b_studies": (0, (0, 0, 768, 407)),
     "06_figures": (25, (0, 0, 672, 250)),
-    "07_template_memes": (4, (0, 0, 576, 384)),
+    "07_template_memes": (3, (0, 0, 864, 346)),
     "08_meme_text_retrieval": (8, (0, 0, 574, 240)),
     "09_the_papers_data": (7, (0, 0, 768, 288)),
 }
