@@ -40,12 +40,13 @@ OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.relo
 CROP = """
 const style = document.createElement("style");
 style.textContent = `header, #ask, .head, .pick, #words, #origin, #gate .note { display: none }
-  .bar > :not(fieldset), #rate .note, #steps section:first-of-type { display: none }
+  .bar > :not(fieldset), #rate .note, #steps section:first-of-type > :not(h3) { display: none }
   main { padding-top: 0 } #browser { margin-top: .8rem } #rate { min-height: 0 }
-  #steps :is(section:last-of-type ul, .note, .parts, .found a) { display: none }
-  .live-gate #steps :is(h2, section:last-of-type, .detail) { display: none }
+  #steps :is(h2, .note, .parts, .found a, section:nth-of-type(2) .detail) { display: none }
+  .live-gate #steps section:is(:first-of-type, :last-of-type) { display: none }
   .found { grid-template-columns: repeat(3, minmax(0, 1fr)) } .found img { width: 48px; height: 48px }
   .found li { grid-template-columns: 48px minmax(0, 1fr) }
+  #steps section:last-of-type .found { display: block }
   #chat { height: 452px } .side { height: 452px; overflow: hidden }`;
 document.head.append(style);
 // The chat begins with a whole message.
