@@ -20,7 +20,7 @@ LESSONS, CARD, SCALE = "lessons.png", (420, 230), 1.5
 OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
-    "02_annotation": (10, (0, 0, 614, 269)),
+    "02_annotation": (9, (0, 0, 614, 269)),
     "03_dialogue_generation": (0, (0, 0, 560, 300)),
     "04_retrieval": (8, (262, 0, 918, 359)),
     "04b_learned_placement": (5, (0, 0, 425, 384)),
