@@ -25,6 +25,7 @@ from memecmd_utils.dialogue import english_titles
 from memecmd_utils.files import paths
 from memecmd_utils.llm import authored, spending
 from memecmd_utils.release import Records
+from memecmd_utils.reranking import rank_of
 from memecmd_utils.runs import STAGES, Run
 from memecmd_utils.splits import UNTOUCHED
 from memecmd_utils.statistics import Estimate
@@ -334,6 +335,7 @@ def chat_payload(
             sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
         if name.startswith(live.PREFIX):  # who sends nothing there was not run: these records are final
             sent = {RANDOM_THERE if by == landing.RANDOM else by: rows for by, rows in sent.items() if rows}
+        picked = [c for c in chosen_at.get(name, ()) if c.meme_id and c.options]
         marked: dict[int, list[int]] = {}
         for mark in marks.get(name, ()):
             send, total = marked.get(mark.turn, (0, 0))
@@ -352,6 +354,7 @@ def chat_payload(
             "top": top,
             "placed": sent,
             "none": {c.turn: c.unscored or c.reason for c in chosen_at.get(name, ()) if not c.meme_id},
+            "ranks": {c.turn: [rank_of(c, name.removeprefix(live.PREFIX)), len(c.options)] for c in picked},
             "marks": marked,
         }
 

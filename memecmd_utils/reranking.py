@@ -95,6 +95,12 @@ def choice_request(
     )
 
 
+def rank_of(choice: Choice, chat: str) -> int:
+    """Where the chosen meme stood, from 1 on, among the candidates before `choice_request` shuffled them."""
+    rng = statistics.rng(choice.seed or 0, "order of candidates", chat, choice.turn)
+    return int(rng.permutation(len(choice.options))[choice.place - 1]) + 1
+
+
 def _words_of(meme: Meme) -> dict[str, str]:
     """What the prompts say of a meme: the text on it, and what is known of the picture."""
     cut = (prompts.one_line(text, CAPTION_CHARS) for text in (meme.text, meme.picture_note))

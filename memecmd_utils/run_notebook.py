@@ -424,7 +424,7 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
             continue
         if source.suffix == ".j2":
             html = pages.get_template(f"site/{source.name}").render(
-                rows=benchmark.load(folder), judged=benchmark.JUDGED
+                rows=benchmark.load(folder), judged=benchmark.JUDGED, folder=folder, paths=paths
             )
         else:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)

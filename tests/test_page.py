@@ -105,6 +105,7 @@ def test_a_journey_through_the_explorer(driver) -> None:
     assert shown == ["Reranked", "Greedy", "Your threshold"] and len(all_of(driver, "#others option")) == 4
     assert one(driver, "#strategies input:checked").get_attribute("value") == "reranked"
     all_of(driver, "#chat .turn")[1].click()
+    assert "of the 3 that Reranked could choose from" in one(driver, "#steps").text
     one(driver, "#steps a[href='#meme-1']").click()
     assert all_of(driver, ".card")[1].get_property("open")
     one(driver, "#meme-1 .back").click()
@@ -125,10 +126,10 @@ def test_a_journey_through_the_explorer(driver) -> None:
     for turn, best in made_page.SCORES.items():  # lie on the scale of the slider, and their parts add up
         click(driver, "#chat .turn", turn - 1)
         shown = [line.get_property("textContent") for line in all_of(driver, "#steps .parts")]
-        signed = [re.sub("\u2212\\s?", "-", text) for text in shown]  # T = 0.1 = 0.2 (fits) - 0.1 (...) + ...
+        signed = [re.sub("\u2212\\s?", "-", text) for text in shown]  # the four parts and then T
         lines = [[*map(float, re.findall(r"-?\d+\.\d+", text))] for text in signed]
-        assert limits[0] < best == lines[0][0] < limits[1]
-        assert all(len(line) == 5 and line[0] == pytest.approx(sum(line[1:]), abs=1e-9) for line in lines)
+        assert limits[0] < best == lines[0][-1] < limits[1]
+        assert all(len(line) == 5 and line[-1] == pytest.approx(sum(line[:-1]), abs=1e-9) for line in lines)
     move(driver, "theta0", 0.25)
     assert turns_with_memes(driver) == [5, 6] and "2 memes" in one(driver, "#rate").text
     assert [output.text for output in all_of(driver, "#sliders output")] == ["0.250", "0.037"]

@@ -57,6 +57,11 @@ def test_it_sees_the_turns_before_and_the_best_memes_in_another_order() -> None:
     assert "第5句" not in prompt and "第6句" not in prompt and "两人的关系" not in prompt
     assert "平均每十条消息发3张" in prompt and "<<<\n0. 不发表情包，直接说话。" in prompt
     assert sorted(request.options) == ["m0", "m1", "m3", "m4"], "the best four that were not sent"
+    (context, best), changes = place(5), {"options": request.options, "seed": PROFILE.seed}
+    first = made_up.choice(context.chat, 5, request.options[0]).model_copy(update=changes)
+    assert [meme for meme in best if meme != "m2"][
+        reranking.rank_of(first, context.chat) - 1
+    ] == first.meme_id
     for number, meme in enumerate(request.options, start=1):
         assert f"{number}. 「字幕{meme}」（画面：画{meme}）" in prompt
     assert request == choice_request(*place(5), {3: "m2"}, MEMES, PROFILE)
