@@ -22,7 +22,7 @@ CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
     "02_annotation": (9, (0, 0, 614, 269)),
     "03_dialogue_generation": (0, (0, 0, 560, 300)),
-    "04_retrieval": (8, (262, 0, 918, 359)),
+    "04_retrieval": (9, (262, 0, 918, 420)),
     "04b_learned_placement": (5, (0, 0, 425, 384)),
     "04c_reranking": (1, (0, 0, 898, 492)),
     "05_evaluation": (22, (0, 0, 768, 269)),
