@@ -23,6 +23,7 @@ FOLD = re.compile(
     r"^<details><summary>(Hint|Solution|Discussion)</summary>\n\n(.+?)\n</details>$", re.MULTILINE | re.DOTALL
 )
 FENCE = re.compile(r"(?:^|(?<=\n\n))```python\n(.+?)\n```(?=\n\n|$)", re.DOTALL)
+PRINTED = re.compile(r"(?<=\n\n)```text\n(.+?)\n```(?=\n\n|$)", re.DOTALL)
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 LESSONS = [path for path in NOTEBOOKS if not STAGES[path.stem].templates]  # the others are appendices
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
@@ -41,6 +42,13 @@ class Exercise(NamedTuple):
         """Of its solution."""
         return "\n".join(
             code for head, text in self.folds if head == "Solution" for code in FENCE.findall(text)
+        )
+
+    @property
+    def printed(self) -> str:
+        """What that code prints, as the fold shows it."""
+        return "\n".join(
+            out for head, text in self.folds if head == "Solution" for out in PRINTED.findall(text)
         )
 
 
@@ -139,18 +147,25 @@ def test_every_solution_runs_after_the_last_cell(path: Path, checkout: Path) -> 
     if path.stem > "08b":  # `make reproduce` leaves 07b out, whose memes 08b reads
         memes = load(path.with_stem("07b_templates_with_data"))
         run_by_hand(without_exercises(nbformat.from_dict(memes)), checkout)
-    unsolved, shown = [], []
+    unsolved, shown, answered = [], [], {}
     for exercise in exercises(load(path)):
         if exercise.task and exercise.code:
             unsolved.append(new_code_cell(exercise.task, metadata={"tags": ["raises-exception"]}))
             # An assert that fails ends the run.
             solved = [new_code_cell(code) for code in (exercise.code, checks(exercise.task))]
             notebook.cells += [unsolved[-1], *solved]
+            answered[exercise.number] = solved[0]
         elif exercise.code:
             shown.append(new_code_cell(exercise.code))
             notebook.cells.append(shown[-1])
+            answered[exercise.number] = shown[-1]
     run_by_hand(notebook, checkout)
     for cell in unsolved:
         kinds = [output.output_type for output in cell.outputs]
         assert "error" in kinds, f"solved before anybody wrote a line: {cell.source[:60]}"
     assert [cell.source for cell in shown if not cell.outputs] == [], "shows nothing"
+    for exercise in exercises(load(path)):
+        if path in LESSONS and exercise.code:
+            outputs = answered[exercise.number].outputs
+            told = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")
+            assert told.strip("\n") == exercise.printed, f"exercise {exercise.number} prints something else"
