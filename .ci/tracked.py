@@ -143,6 +143,20 @@ NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
 HOLDS = re.compile(r"<!-- holds: (.*?) -->")
 """What must be true of the numbers where the sentence below claims a direction."""
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+CLAIMS = {
+    "Greedy beats Random": "Greedy 胜过 Random",
+    "Sampling beats Random": "Sampling 胜过 Random",
+    "Greedy is at least as good as Sampling": "Greedy 不差于 Sampling",
+    "Greedy repeats memes within a dialogue more often than Sampling": (
+        "Greedy 在一段对话里重复得比 Sampling 多"
+    ),
+    "both beat Random in news and in role dialogues": "两者在新闻和角色对话里都胜过 Random",
+    "the full score beats each single dimension": "完整得分优于任一单项",
+    "the decaying threshold has fewer memes right after another than a fixed one": (
+        "衰减的阈值比固定的少有紧跟着上一张的"
+    ),
+}
+"""The claims of the paper, which English pages say as the tables do, in Chinese."""
 WORDS = {
     "reranked": ("Reranked", "Reranked"),
     "reranked, small model": ("Reranked, small model", "Reranked，小模型"),
@@ -173,29 +187,7 @@ WORDS = {
     "Psi": ("Ψ", "Ψ"),
     "annotation texts": ("annotation texts", "只看标注"),
     "without none": ("must send at every turn", "每一轮都必须发"),
-    "Greedy beats Random": ("Greedy beats Random", "Greedy 胜过 Random"),
-    "Sampling beats Random": ("Sampling beats Random", "Sampling 胜过 Random"),
-    "Greedy is at least as good as Sampling": (
-        "Greedy is at least as good as Sampling",
-        "Greedy 不差于 Sampling",
-    ),
-    "Greedy repeats memes within a dialogue more often than Sampling": (
-        "Greedy repeats memes within a dialogue more often than Sampling",
-        "Greedy 在一段对话里重复得比 Sampling 多",
-    ),
-    "both beat Random in news and in role dialogues": (
-        "both beat Random in news and in role dialogues",
-        "两者在新闻和角色对话里都胜过 Random",
-    ),
-    "the full score beats each single dimension": (
-        "the full score beats each single dimension",
-        "完整得分优于任一单项",
-    ),
-    "the decaying threshold has fewer memes right after another than a fixed one": (
-        "the decaying threshold has fewer memes right after another than a fixed one",
-        "衰减的阈值比固定的少有紧跟着上一张的",
-    ),
-}
+} | {claim: (claim, chinese) for claim, chinese in CLAIMS.items()}
 """What pages say, in English and in Chinese, for names of files and of settings."""
 PAGES = (
     "README.md", "README.zh-CN.md", "reports/README.md", "reports/README.zh-CN.md", "reports/MODEL_CARD.md",

@@ -169,7 +169,8 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
     consistency = run.load(schemas.Consistency)
     beside = live.corpus() if run.strict else None
     chats = chat_payload(run, records, numbers, beside)
-    library = cards(run, records, chats, beside)
+    drawn = live.drawings() if beside else {}  # the system's own library: those of the held-out tests, too
+    library = cards(run, records, chats, beside, drawn)
     chats["memes"] = [[card["meme"].meme_id, card["meme"].words, card["meme"].gloss] for card in library]
     _draw_teaching_chat(run, records)
     if numbers["live"]:
@@ -190,7 +191,7 @@ def write_page(run: Run, records: Records, numbers: Mapping[str, Any]) -> Path:
         "n_dialogues": len(records["dialogues"]),
         "library": library,
         "n_memes": len(records["memes"]),
-        "n_drawn": len(live.drawings()) if beside else len(records["memes"]),
+        "n_drawn": len(drawn) or len(records["memes"]),
         "licences": Counter(card["meme"].licence for card in library).items(),
         "figures": [name for name in FIGURES if (run.report / "figures" / f"{name}.png").is_file()],
         "notebooks": [name for name, stage in STAGES.items() if not stage.templates],
@@ -429,9 +430,16 @@ def _by_dialogue(rows: Iterable[Any]) -> dict[str, list[Any]]:
 
 
 def cards(
-    run: Run, records: Records, chats: Mapping[str, Any], beside: live.Corpus | None
+    run: Run,
+    records: Records,
+    chats: Mapping[str, Any],
+    beside: live.Corpus | None,
+    drawings: Mapping[str, schemas.Meme],
 ) -> list[dict[str, Any]]:
-    """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`."""
+    """The memes that the page shows: all that the chats need, then others in order, up to `LIBRARY`.
+
+    `beside` are the system's own chats, if the page has them, and `drawings` the memes of their library.
+    """
     memes, folder, needed = run.memes(), run.read("memes.parquet").parent, set()
     for chat in chats["dialogues"]:
         rows = [*chat["top"].values(), *(turns.values() for turns in chat["placed"].values())]
@@ -441,8 +449,8 @@ def cards(
     shown = needed | set(others[: max(0, LIBRARY - len(needed))])
     annotation_of = {annotation.meme_id: annotation for annotation in records["annotations"]}
     files_of = {meme.meme_id: folder / meme.file for meme in records["memes"]}
-    if beside:  # its library has the drawings of the held-out tests, too
-        drawn = {name: meme for name, meme in live.drawings().items() if name in needed - memes.keys()}
+    if beside:
+        drawn = {name: meme for name, meme in drawings.items() if name in needed - memes.keys()}
         memes = memes | drawn
         files_of |= {name: Path(meme.file) for name, meme in drawn.items()}
         annotation_of = {a.meme_id: a for a in beside.annotations if a.meme_id in drawn} | annotation_of

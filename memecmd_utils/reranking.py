@@ -65,8 +65,7 @@ def choice_request(
     """
     knobs, turn, seen = profile.retrieval, context.turn, picture is not None
     candidates = [meme for meme in best if meme not in sent.values()][: knobs.rerank_k]
-    rng = statistics.rng(profile.seed, "order of candidates", context.chat, turn)
-    shown = [memes[candidates[place]] for place in rng.permutation(len(candidates))]
+    shown = [memes[candidates[at]] for at in _shuffled(profile.seed, context.chat, turn, len(candidates))]
     lines, said = [], context.lines[-HISTORY_TURNS:]
     for number, (name, text) in enumerate(said, start=turn - len(said)):
         mark = prompts.render("sent_meme", **_words_of(memes[sent[number]])) if number in sent else ""
@@ -97,8 +96,12 @@ def choice_request(
 
 def rank_of(choice: Choice, chat: str) -> int:
     """Where the chosen meme stood, from 1 on, among the candidates before `choice_request` shuffled them."""
-    rng = statistics.rng(choice.seed or 0, "order of candidates", chat, choice.turn)
-    return int(rng.permutation(len(choice.options))[choice.place - 1]) + 1
+    return int(_shuffled(choice.seed or 0, chat, choice.turn, len(choice.options))[choice.place - 1]) + 1
+
+
+def _shuffled(seed: int, chat: str, turn: int, n: int) -> np.ndarray:
+    """The order in which `n` candidates, the best first, are shown at a turn."""
+    return statistics.rng(seed, "order of candidates", chat, turn).permutation(n)
 
 
 def _words_of(meme: Meme) -> dict[str, str]:

@@ -37,19 +37,20 @@ class Exercise(NamedTuple):
     folds: list[tuple[str, str]]
     """Heading and text of what is folded away."""
 
+    def _of_solution(self, block: re.Pattern[str]) -> str:
+        return "\n".join(
+            part for head, text in self.folds if head == "Solution" for part in block.findall(text)
+        )
+
     @property
     def code(self) -> str:
         """Of its solution."""
-        return "\n".join(
-            code for head, text in self.folds if head == "Solution" for code in FENCE.findall(text)
-        )
+        return self._of_solution(FENCE)
 
     @property
     def printed(self) -> str:
         """What that code prints, as the fold shows it."""
-        return "\n".join(
-            out for head, text in self.folds if head == "Solution" for out in PRINTED.findall(text)
-        )
+        return self._of_solution(PRINTED)
 
 
 def exercises(notebook: nbformat.NotebookNode) -> list[Exercise]:
@@ -147,25 +148,22 @@ def test_every_solution_runs_after_the_last_cell(path: Path, checkout: Path) -> 
     if path.stem > "08b":  # `make reproduce` leaves 07b out, whose memes 08b reads
         memes = load(path.with_stem("07b_templates_with_data"))
         run_by_hand(without_exercises(nbformat.from_dict(memes)), checkout)
-    unsolved, shown, answered = [], [], {}
+    unsolved, solved = [], []
     for exercise in exercises(load(path)):
-        if exercise.task and exercise.code:
+        if not exercise.code:
+            continue
+        solved.append((exercise, new_code_cell(exercise.code)))
+        notebook.cells.append(solved[-1][1])
+        if exercise.task:
             unsolved.append(new_code_cell(exercise.task, metadata={"tags": ["raises-exception"]}))
+            notebook.cells.insert(-1, unsolved[-1])
             # An assert that fails ends the run.
-            solved = [new_code_cell(code) for code in (exercise.code, checks(exercise.task))]
-            notebook.cells += [unsolved[-1], *solved]
-            answered[exercise.number] = solved[0]
-        elif exercise.code:
-            shown.append(new_code_cell(exercise.code))
-            notebook.cells.append(shown[-1])
-            answered[exercise.number] = shown[-1]
+            notebook.cells.append(new_code_cell(checks(exercise.task)))
     run_by_hand(notebook, checkout)
     for cell in unsolved:
         kinds = [output.output_type for output in cell.outputs]
         assert "error" in kinds, f"solved before anybody wrote a line: {cell.source[:60]}"
-    assert [cell.source for cell in shown if not cell.outputs] == [], "shows nothing"
-    for exercise in exercises(load(path)):
-        if path in LESSONS and exercise.code:
-            outputs = answered[exercise.number].outputs
-            told = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")
-            assert told.strip("\n") == exercise.printed, f"exercise {exercise.number} prints something else"
+    assert [cell.source for one, cell in solved if not one.task and not cell.outputs] == [], "shows nothing"
+    for exercise, cell in solved if path in LESSONS else ():
+        told = "".join(o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")
+        assert told.strip("\n") == exercise.printed, f"exercise {exercise.number} prints something else"
