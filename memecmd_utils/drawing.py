@@ -601,8 +601,7 @@ def show_beside(**shown: "HTML") -> "HTML":
 def english_of(record: Annotation | Summary, key: str) -> dict[str, str]:
     """The English of a record by field; empty where there is none.
 
-    It stands in the record (`gloss`), or in the example's files: of all memes, and of the summaries of five
-    dialogues. `key` is the meme's id, or `DIALOGUE/TURN`.
+    It stands in the record (`gloss`), or in the example's files. `key` is the meme's id, or `DIALOGUE/TURN`.
     """
     if record.english:
         reply = AnnotationReply if isinstance(record, Annotation) else SummaryReply

@@ -188,9 +188,9 @@ def encoded(picture: Image.Image, kind: Literal["PNG", "JPEG", "WEBP"], **option
     return buffer.getvalue()
 
 
-def thumbnail(path: Path, side: int) -> str:
-    """Data URL of a small WebP of a picture, on white where it is see-through."""
+def thumbnail(path: Path, side: int, quality: int = 60) -> str:
+    """Data URL of a small WebP of a picture, on white where it is see-through; `quality` as Pillow has it."""
     with Image.open(path) as opened:
         picture = on_ground(opened)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return data_url(encoded(picture, "WEBP", quality=60, method=4))
+    return data_url(encoded(picture, "WEBP", quality=quality, method=6))

@@ -300,7 +300,7 @@ def chat_payload(
 ) -> dict[str, Any]:
     """The first dialogues of a run, of each kind in turn, under every strategy, as plain JSON.
 
-    Those of the live corpus stand before them, under the strategies that it has.
+    Those of the live corpus stand before them, under the strategies that it has. A typical one comes first.
     """
     profile, dialogues, placements = run.profile, records["dialogues"], records["placements"]
     choices, candidates = run.load(schemas.Choice), run.load(schemas.Candidate)
@@ -312,18 +312,24 @@ def chat_payload(
     shown = [dialogue for dialogue in dialogues if dialogue.dialogue_id in chosen]
     halves, glosses = retrieval.halves(dialogues), english_titles(run, dialogues)
     gates, means = run.load_json("gates.json"), truth.means
-    first = shown.index(drawing.teaching_dialogue(shown, "typical"))
+    typical = drawing.teaching_dialogue(shown, "typical").dialogue_id
     if beside:
-        first = [dialogue.dialogue_id for dialogue in beside.dialogues].index(live.TYPICAL)
-        shown = [*beside.dialogues, *shown]
+        typical, shown = live.TYPICAL, [*beside.dialogues, *shown]
         glosses |= {dialogue.dialogue_id: dialogue.gloss for dialogue in beside.dialogues}
         halves, gates, means = halves | beside.halves, gates | beside.gates, means | live.means()
         candidates, placements = [*beside.candidates, *candidates], [*beside.placements, *placements]
+    shown.sort(key=lambda dialogue: dialogue.dialogue_id != typical)
     every = (candidates, placements, truth.marks, [*(beside.choices if beside else ()), *choices])
     tops, placed, marks, chosen_at = map(_by_dialogue, every)
 
+    english = authored.reason_glosses() if run.strict else {}
+
     def grade(dialogue_id: str, turn: int, meme_id: str) -> float | None:
         return means.get((dialogue_id, turn), {}).get(meme_id)
+
+    def told(reason: str) -> list[str]:
+        """A reason and its English; neither where a sender gives none."""
+        return [reason, *filter(None, [english.get(reason)])] if reason else []
 
     def chat(dialogue: schemas.Dialogue) -> dict[str, Any]:
         name = dialogue.dialogue_id
@@ -333,7 +339,7 @@ def chat_payload(
             top.setdefault(c.turn, []).append([c.meme_id, *parts, grade(name, c.turn, c.meme_id)])
         sent: dict[str, dict[int, list[Any]]] = {strategy: {} for strategy in words}
         for p in (p for p in placed.get(name, ()) if p.strategy in sent):
-            sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), p.reason]
+            sent[p.strategy][p.turn] = [p.meme_id, grade(name, p.turn, p.meme_id), *told(p.reason)]
         if name.startswith(live.PREFIX):  # who sends nothing there was not run: these records are final
             sent = {RANDOM_THERE if by == landing.RANDOM else by: rows for by, rows in sent.items() if rows}
         picked = [c for c in chosen_at.get(name, ()) if c.meme_id and c.options]
@@ -354,7 +360,7 @@ def chat_payload(
             "half": halves[name],
             "top": top,
             "placed": sent,
-            "none": {c.turn: c.unscored or c.reason for c in chosen_at.get(name, ()) if not c.meme_id},
+            "none": {c.turn: told(c.unscored or c.reason) for c in chosen_at.get(name, ()) if not c.meme_id},
             "ranks": {c.turn: [rank_of(c, name.removeprefix(live.PREFIX)), len(c.options)] for c in picked},
             "marks": marked,
         }
@@ -363,7 +369,6 @@ def chat_payload(
     asked_in = {name: place for place, name in enumerate(dialogue.dialogue_id for dialogue in shown)}
     return {
         "run": run.name,
-        "reasons": authored.reason_glosses() if run.strict else {},
         "ratings": f"data/raw/ratings/{profile.name}/",
         "questions": [
             [asked_in[c.dialogue_id], c.turn, [[m, grade(c.dialogue_id, c.turn, m)] for m in c.options]]
@@ -375,7 +380,6 @@ def chat_payload(
         "weights": list(profile.retrieval.weights),
         "gates": gates,
         "top_k": profile.retrieval.top_k,
-        "first": first,
         "english": any(turn.gloss for one in shown for turn in one.turns),
         "dialogues": [chat(dialogue) for dialogue in shown],
     }
@@ -459,7 +463,7 @@ def cards(
             "meme": memes[name],
             "annotation": (annotation := annotation_of.get(name)),
             "english": drawing.english_of(annotation, name) if annotation else {},
-            "picture": pictures.thumbnail(path, SIDE),
+            "picture": pictures.thumbnail(path, SIDE, quality=45),
         }
         for name, path in files_of.items()
         if name in shown

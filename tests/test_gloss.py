@@ -78,4 +78,4 @@ def test_a_page_without_english_has_no_switch_and_no_lines_about_it(tmp_path, ha
     data = json.loads(re.search(r'id="chat-data">(.*?)</script>', text, re.DOTALL)[1])
     assert data["english"] == (has == "chats")
     assert ('<input type="checkbox" role="switch" id="english">' in text) == (has != "nothing")
-    assert ('<div class="english-below" lang="en">Eat</div>' in text) == (has == "memes")
+    assert ('<span lang="en">Eat</span>' in text) == (has == "memes")

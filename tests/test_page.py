@@ -106,10 +106,10 @@ def test_a_journey_through_the_explorer(driver) -> None:
     assert one(driver, "#strategies input:checked").get_attribute("value") == "reranked"
     all_of(driver, "#chat .turn")[1].click()
     assert "of the 3 that Reranked could choose from" in one(driver, "#steps").text
-    one(driver, "#steps a[href='#meme-1']").click()
+    one(driver, "#steps a[href='#meme-m2']").click()
     assert all_of(driver, ".card")[1].get_property("open")
-    one(driver, "#meme-1 .back").click()
-    assert driver.switch_to.active_element.get_attribute("href").endswith("#meme-1"), "back at the link"
+    one(driver, "#meme-m2 .back").click()
+    assert driver.switch_to.active_element.get_attribute("href").endswith("#meme-m2"), "back at the link"
     all_of(driver, "#chat .turn")[2].click()
     assert "Reranked sends nothing\nIts reason: 因为3" in one(driver, "#steps").text
     choose_strategy(driver, "greedy")

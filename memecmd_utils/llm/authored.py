@@ -100,7 +100,7 @@ def prompt_sha256(source: str, *names: str) -> str:
 
 @lru_cache(maxsize=1)
 def reason_glosses() -> dict[str, str]:
-    """English of reasons for a choice, by the reason: those that the example's page shows first."""
+    """English of reasons for a choice, by the reason: those of the example and of `data/live`."""
     return {row["reason"]: row["gloss"] for row in files.read_rows(paths.example / "reason_glosses.jsonl")}
 
 
