@@ -322,7 +322,7 @@ def markdown() -> Callable[[str], str]:
     renderer = IPythonRenderer(escape=False)
 
     def table(rows: str) -> str:
-        """A wide table scrolls in a box of its own, also by key; lines break before an interval, not in it."""
+        """A wide table scrolls in a box of its own, also by key; lines break before intervals."""
         rows = re.sub(r"\[[-\u2212+\d., %]+\]", r'<span class="interval">\g<0></span>', rows)
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="table"><table>{rows}</table></div>'
