@@ -237,7 +237,7 @@ SENDERS = {
     "Reranked": ((retrieval.RERANKED, retrieval.RERANKED), "reranked", "reranked"),
     "Learned": (("learned", "learned"), "", ""),
     "Greedy": (("greedy", "greedy"), "greedy", "greedy"),
-    "Greedy,\nReranked's turns": ((retrieval.RERANKED, "greedy"), "greedy, same turns", ""),
+    "Greedy, at\nReranked's\nturns": ((retrieval.RERANKED, "greedy"), "greedy, same turns", ""),
     "Popular": ((retrieval.RERANKED, landing.POPULAR), "popular", ""),
     "Random": ((retrieval.RERANKED, landing.RANDOM), "random", "random"),
 }
@@ -253,12 +253,12 @@ def draw_lands(numbers: Mapping[str, Any]) -> "Figure":
         "the paper's\nown chats": {row["who"]: row for row in look},
     }
     with drawing.style():
-        fig = drawing.canvas(6, 3.6)  # a phone shows it whole
+        fig = drawing.canvas(4.8, 4.2)  # a phone shows it whole
         panels = fig.subplots(1, 3, sharex=True, sharey=True)
         for place, (axes, (title, rows)) in enumerate(zip(panels, places.items(), strict=True)):
             for height, names in enumerate(reversed(SENDERS.values())):
                 if (row := rows.get(names[place])) is None:
-                    axes.text(50, height, "not measured", color="0.45", ha="center", va="center")
+                    axes.text(50, height, "not\nmeasured", color="0.45", ha="center", va="center")
                     continue
                 for share, colour, width in ((row["fits"], "#c9dcea", 7), (row["lands"], drawing.BLUE, 2)):
                     axes.hlines(height, 100 * share.low, 100 * share.high, color=colour, lw=width)
@@ -267,7 +267,7 @@ def draw_lands(numbers: Mapping[str, Any]) -> "Figure":
             axes.set(title=title, xlim=(-3, 152), xticks=(0, 50, 100), ylim=(-0.6, len(SENDERS) - 0.4))
             axes.spines["bottom"].set_bounds(0, 100)
         panels[0].set_yticks(range(len(SENDERS)), list(reversed(SENDERS)))
-        told = "% of the memes that land (pale: that fit), 95 % intervals\nright: number of memes sent"
+        told = "% of the memes that land (pale: that fit),\n95 % intervals; right: number of memes sent"
         fig.supxlabel(told, fontsize=11)
     return fig
 

@@ -344,9 +344,16 @@ def exporter() -> Any:
     return made
 
 
+def is_plain(path: Path) -> bool:
+    """Whether a file is short plain text, such as a licence, which a site shows as a page."""
+    return path.suffix in ("", ".cff", ".csv", ".json", ".toml") and path.stat().st_size < 20_000
+
+
 def page_of(source: Path) -> str:
-    """A notebook, or a Markdown file, as a page that needs no network."""
+    """A notebook, a Markdown file or a short plain one, as a page that needs no network."""
     text = re.sub(r"\A---\n.*?\n---\n", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
+    if is_plain(source):
+        text = f"# {source.name}\n\n```\n{text}\n```"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
     if source.suffix == ".ipynb":
         notebook = without_exercises(nbformat.reads(text, as_version=4))
@@ -403,6 +410,7 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
 
     def name_of(path: Path) -> str:
         name = path.relative_to(next(filter(path.is_relative_to, homes))).as_posix().replace("/", "-")
+        name = f"{name.lstrip('.')}.html" if is_plain(path) else name
         return re.sub(r"\.html\.j2$|\.md$|\.ipynb$", ".html", name)
 
     def led(base: Path, match: re.Match[str]) -> str:
@@ -420,7 +428,7 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
 
     for source in todo:  # which grows
         target, base = site / name_of(source), folder if source.suffix == ".ipynb" else source.parent
-        if source.suffix not in (".html", ".j2", ".md", ".ipynb"):
+        if source.suffix not in (".html", ".j2", ".md", ".ipynb") and not is_plain(source):
             shutil.copyfile(source, target)
             continue
         if source.suffix == ".j2":

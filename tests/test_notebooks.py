@@ -73,6 +73,9 @@ def test_every_link_of_a_site_leads_somewhere(site: Path) -> None:
             todo += [to] if to in pages else []
         assert name == "index.html" or 'href="#"' not in text.partition("</nav>")[2], name
     assert reached == pages.keys()
+    for table in re.findall(r"<table.*?</table>", pages["index.html"], flags=re.DOTALL):
+        rows = [re.findall(r"<t[hd]\b", row) for row in re.findall(r"<tr.*?</tr>", table, flags=re.DOTALL)]
+        assert len({len(row) for row in rows}) == 1 and "&lt;t" not in table, table[:500]
     assert "This lesson has not run here" in pages["notebooks-07b_templates_with_data.html"]
     bar = pages["index.html"].partition("</nav>")[0]
     assert all(f'href="{page}.html"' in bar for page in ("README", "README.zh-CN", "reports-README"))
