@@ -30,7 +30,7 @@ CARDS = {
     "06_figures": (25, (0, 0, 672, 250)),
     "07_template_memes": (3, (0, 0, 864, 346)),
     "08_meme_text_retrieval": (8, (0, 0, 574, 240)),
-    "09_the_papers_data": (5, (-12, 0, 756, 192)),
+    "09_the_papers_data": (5, (-12, 0, 780, 192)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))

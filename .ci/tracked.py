@@ -133,13 +133,15 @@ def value_of(expression: str, numbers: Mapping[str, Any]) -> Any:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     environment.filters.update(FILTERS)
     try:
-        return environment.compile_expression(expression, undefined_to_none=False)(**facts(numbers))
+        return environment.compile_expression(expression.replace(r"\|", "|"), undefined_to_none=False)(
+            **facts(numbers)
+        )
     except (jinja2.TemplateError, TypeError) as error:
         raise MemecmdError(f"{expression}: {error}") from error
 
 
 NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!-- -->")
-"""A number in a sentence: `<!--= levels.greedy.fits | percent -->20%<!-- -->`."""
+"""A number in a sentence: `<!--= levels.greedy.fits | percent -->20%<!-- -->`; a table has `\\|`."""
 HOLDS = re.compile(r"<!-- holds: (.*?) -->")
 """What must be true of the numbers where the sentence below claims a direction."""
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

@@ -100,6 +100,7 @@ def write_release(run: Run, records: Records) -> dict[str, int]:
             "sources": sources,
             "licence": _licences(records, sources),
             "numbers": _statistics(records),
+            "strategies": schemas.STRATEGIES,
             "splits": sorted(path.parent.name for path in (folder / "benchmark").glob("*/qrels")),
         }
         # Markdown, not HTML: values are counts, names of strategies and models; `plain` keeps these inert.

@@ -366,7 +366,10 @@ def page_of(source: Path) -> str:
 
 def write_page(executed: Path) -> None:
     """Write an executed notebook as HTML, and the list of lessons, beside it."""
-    files.write_text(executed.with_suffix(".html"), page_of(executed))
+    page = page_of(executed)
+    if not STAGES[executed.stem].templates:  # appendices run later or never: the list knows
+        page = re.sub(r'href="(\w+_with_data)\.html"', r'href="lessons.html#\1"', page)
+    files.write_text(executed.with_suffix(".html"), page)
     pages = files.templates(markdown=lambda text: Markup(markdown()(text)))
     page = pages.get_template("lessons.html.j2").render(lessons=lessons(), folder=executed.parent)
     files.write_text(executed.with_name("lessons.html"), page)
