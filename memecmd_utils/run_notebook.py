@@ -419,6 +419,8 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
     def led(base: Path, match: re.Match[str]) -> str:
         """A link as it leads within the site; without such a file only its words, or an empty picture."""
         path = Path(os.path.normpath(base / unquote(match[3])))
+        if path.is_relative_to(folder / "tables"):
+            return match[0]  # they are there already
         path = path / "README.md" if path.is_dir() else path
         if (notebook := paths.notebooks / f"{path.stem}.ipynb").is_file():
             path = page if (page := folder / f"{path.stem}.html").is_file() else notebook
