@@ -88,7 +88,8 @@ def move(driver, slider: str, value: float) -> None:
 
 def click(driver, selector: str, place: int = 0) -> None:
     """Click wherever it stands: nothing on the page covers what is clicked."""
-    driver.execute_script("arguments[0].click()", all_of(driver, selector)[place])
+    script = "document.querySelectorAll(arguments[0])[arguments[1]].click()"  # the page may draw anew in between
+    driver.execute_script(script, selector, place)
 
 
 def test_a_journey_through_the_explorer(driver) -> None:
@@ -184,6 +185,7 @@ def test_a_question_is_answered_by_keys_and_the_focus_stays_with_what_comes_next
     ActionChains(driver).send_keys(Keys.ENTER).perform()
     assert driver.switch_to.active_element.text == "1 is better"
     browser.resize(driver, 390, 844)  # one side at a time
+    driver.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0]))")  # it is laid out
     click(driver, "#rate button")
     assert one(driver, "#rate mark").text == "Look at 2 first, then vote."
     click(driver, "#strategies input", 1)
