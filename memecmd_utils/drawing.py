@@ -124,10 +124,16 @@ def save(fig: "Figure", folder: Path, name: str) -> list[Path]:
 
 
 def show(fig: "Figure", png: bytes | None = None) -> Any:
-    """The figure (or its picture, where made) for a cell."""
+    """The figure (or its picture, where made) for a cell; its titles and labels describe it in words."""
     from IPython.display import Image as Shown
 
-    return Shown(png or figure_png(fig), width=int(fig.get_figwidth() * 96))
+    words = [
+        word
+        for axes in fig.axes
+        for word in (axes.get_title("left"), axes.get_title(), axes.get_xlabel(), axes.get_ylabel())
+    ]
+    told = "Chart. " + "; ".join(dict.fromkeys(" ".join(word.split()) for word in words if word))
+    return Shown(png or figure_png(fig), width=int(fig.get_figwidth() * 96), alt=told)
 
 
 def save_and_show(fig: "Figure", folder: Path, name: str) -> Any:

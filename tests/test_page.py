@@ -88,7 +88,8 @@ def move(driver, slider: str, value: float) -> None:
 
 def click(driver, selector: str, place: int = 0) -> None:
     """Click wherever it stands: nothing on the page covers what is clicked."""
-    script = "document.querySelectorAll(arguments[0])[arguments[1]].click()"  # the page may draw anew in between
+    # In one step: the page may draw anew in between.
+    script = "document.querySelectorAll(arguments[0])[arguments[1]].click()"
     driver.execute_script(script, selector, place)
 
 
