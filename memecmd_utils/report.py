@@ -6,6 +6,7 @@ All words of the page stand in `html/index.html.j2` and its parts.
 import base64
 import hashlib
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -283,12 +284,37 @@ def page_json(value: Any) -> Markup:
     return htmlsafe_json_dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+PAGE_NAMES = {
+    "untouched_2": "the held-out test", "untouched": "the first held-out test", "nobody": "0 from both",
+    "best single meme": "One meme", "context to caption": "Caption alone", "Diversity-aware": "Sampling",
+    "without none": "must send at every turn", "greedy_difference": "Greedy minus Random",
+    "sampling_difference": "Sampling minus Random", "Random, same turns": "Random, at Greedy’s turns",
+    "random_same_turns": "random, at Greedy’s turns",
+}  # fmt: skip
+"""What the tables of the page say for names that files have, also as a part of a cell."""
+_NAMED = re.compile("|".join(map(re.escape, PAGE_NAMES)))  # untouched_2 stands before untouched
+
+
+def _said(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A table of files in the words of the page; a sender alone in its cell has a capital."""
+    senders = {who: who.capitalize() for who in (*schemas.STRATEGIES, landing.POPULAR) if "_" not in who}
+    if name in ("strategies_shown", "meme_use", "table_1_shown"):  # which have both kinds of Random
+        senders |= dict.fromkeys(("random", "Random"), "Random, at random turns")
+
+    def word(cell: str) -> str:
+        return senders.get(cell) or _NAMED.sub(lambda found: PAGE_NAMES[found[0]], cell)
+
+    # A p of files that were rounded to six digits may be 0.
+    small = {"p": table["p"].replace("0.000", "< 0.001")} if "p" in table else {}
+    return table.assign(**small).map(word).rename(columns=word)
+
+
 def table_of(run: Run, name: str) -> Markup:
     """A table that a stage wrote into `tables/`, as the page shows it; empty where there is none."""
     folders = [run.report, *([paths.reports / run.read_also.name] if run.read_also else [])]
     for path in (folder / "tables" / f"{name}.md" for folder in folders):
         if path.is_file():
-            frame = files.read_markdown(path)
+            frame = _said(files.read_markdown(path), name)
             return files.html_table(frame) if len(frame) else Markup()
     return Markup()
 
