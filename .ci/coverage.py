@@ -28,7 +28,7 @@ DRAWS = 500
 HEAD = """# How often intervals hold the truth
 
 Made by `make coverage`. Each line is a kind of made-up dialogues whose truth is known; each cell says in
-how many of 100 replications the 95 % interval over so many dialogues holds it ({replications:,}
+how many of 100 replications the 95% interval over so many dialogues holds it ({replications:,}
 replications, {auc:,} of AUC: a cell is uncertain by 0.7, or 1.4, points). Below {least} dialogues there is
 no interval. In brackets: in how many of 100 there is none, because all dialogues were alike. "bootstrap"
 is what earlier versions gave, the percentile interval of resampled dialogues, at 10 dialogues.

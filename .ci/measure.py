@@ -180,7 +180,7 @@ def slider() -> Iterator[Figure]:
     slowest = float(1e3 * np.quantile(taken, 0.95))
     note = f"median {1e3 * np.median(taken):.1f} ms; without the browser's own drawing"
     yield Figure(
-        "slider to redrawn chat, one dialogue, 6,023 memes (95 % of moves)", "<= 100", slowest, "ms", note
+        "slider to redrawn chat, one dialogue, 6,023 memes (95% of moves)", "<= 100", slowest, "ms", note
     )
 
 
@@ -200,7 +200,7 @@ def bot() -> Iterator[Figure]:
     ]
     taken = [seconds(lambda chat=chat: library.rank(chat)) for chat in chats]
     slowest, note = float(1e3 * np.quantile(taken, 0.95)), f"median {1e3 * np.median(taken):.1f} ms"
-    yield Figure("a turn of `rank` after the first (95 % of turns)", "<= 60", slowest, "ms", note)
+    yield Figure("a turn of `rank` after the first (95% of turns)", "<= 60", slowest, "ms", note)
 
 
 # --- dialogues side by side

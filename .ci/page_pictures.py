@@ -15,8 +15,10 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from memecmd_utils.files import paths
 
-LESSONS, CARD, SCALE = "lessons.png", (420, 230), 1.5
-"""Its name, the size of a lesson's card in CSS pixels, and how many pixels of the file one of them is."""
+CARD, SCALE = (420, 230), 1.5
+"""The size of a lesson's card in CSS pixels, and how many pixels of the file one of them is."""
+SHEETS = {"lessons.png": 2, "lessons_phone.png": 1}
+"""A sheet of all cards -> its columns."""
 OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
     "01_library_build": (0, (0, 0, 600, 300)),
@@ -33,8 +35,9 @@ CARDS = {
     "09_the_papers_data": (5, (-12, 0, 780, 192)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
-STILL, MOVING = ("chat_browser.png", (1280, 800)), ("hero.gif", (1000, 560))
-"""Name, and width and height in pixels."""
+STILL = ("chat_browser.png", (1280, 800))
+MOVING = (("hero.gif", (1000, 560)), ("hero_phone.gif", (420, 640)))
+"""Name, and width and height in pixels. A README on a phone shows the small one."""
 OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.reload();"
 """The explorer opens on its first chat: one that the system made."""
 CROP = """
@@ -47,7 +50,7 @@ style.textContent = `header, #ask, .head, .pick, #words, #origin, #gate .note { 
   .found { grid-template-columns: repeat(3, minmax(0, 1fr)) } .found img { width: 48px; height: 48px }
   .found li { grid-template-columns: 48px minmax(0, 1fr) }
   #steps section:last-of-type .found { display: block }
-  #chat { height: 452px } .side { height: 452px; overflow: hidden }`;
+  #browser:not(.playing) .tap { display: none } #chat { height: 452px } .side { height: 452px; overflow: hidden }`;
 document.head.append(style);
 // The chat begins with a whole message.
 const chat = document.getElementById("chat"), now = chat.querySelector("[aria-current=true]");
@@ -72,7 +75,11 @@ def take(page: Path, folder: Path) -> list[Path]:
         driver.get(page.resolve().as_uri())
         time.sleep(0.5)  # the chat goes to its end once its pictures are there
         taken = [browser.photograph(driver, folder / name)]
-    name, size = MOVING
+    return [*taken, *(record(page, folder / name, size) for name, size in MOVING)]
+
+
+def record(page: Path, target: Path, size: tuple[int, int]) -> Path:
+    """Record how a model's memes give way to those of the gate while its threshold moves."""
     with browser.open_browser(*size) as driver:
         _open(driver, page, "reranked", 13)
         driver.execute_script(CROP)
@@ -87,33 +94,37 @@ def take(page: Path, folder: Path) -> list[Path]:
     frames.append(frames[0])  # it plays twice and rests where it began
     pictures, times = zip(*frames, strict=True)
     pictures[0].save(
-        folder / name, save_all=True, append_images=pictures[1:], duration=list(times), loop=1, optimize=True
+        target, save_all=True, append_images=pictures[1:], duration=list(times), loop=1, optimize=True
     )
-    return [*taken, folder / name]
+    return target
 
 
-def take_lessons(folder: Path, target: Path) -> Path:
-    """One picture of equal cards for the lessons in `folder`: question and a part of one output."""
+def take_lessons(folder: Path, target: Path) -> list[Path]:
+    """Sheets of equal cards for the lessons in `folder`: question and a part of one output."""
     font = ImageFont.load_default(15 * SCALE)
     wide, high = (round(SCALE * side) for side in CARD)
     gap = round(10 * SCALE)
-    place = (wide + gap, high + 4 * gap)
-    sheet = Image.new("RGB", (2 * place[0] + gap, -(-len(CARDS) // 2) * place[1]), "white")
-    draw = ImageDraw.Draw(sheet)
     readme = (paths.root / "README.md").read_text(encoding="utf-8")
     questions = dict(re.findall(r"^\| \[(\w+)\]\(.*\) \| (.*) \|$", readme, re.MULTILINE))
+    cards = []
     with browser.open_browser(1000, 1500) as driver:
-        for number, (lesson, (output, part)) in enumerate(CARDS.items()):
+        for lesson, (output, part) in CARDS.items():
             driver.get((folder / f"{lesson}.html").resolve().as_uri())
             shown = driver.find_elements("css selector", OUTPUTS)[output]
-            picture = ImageOps.pad(_part(driver, shown, part), (wide, high), color="white")
-            left, top = number % 2 * place[0] + gap, number // 2 * place[1]
+            card = Image.new("RGB", (wide + gap, high + 4 * gap), "white")
+            draw = ImageDraw.Draw(card)
             title = f"{lesson.split('_')[0]}  {questions[lesson]}"
-            draw.text((left, top + gap), title, fill="black", font=font)
-            sheet.paste(picture, (left, top + 3 * gap))
-            draw.rectangle((left, top + 3 * gap, left + wide, top + 3 * gap + high), outline="lightgrey")
-    sheet.quantize(128).save(target, optimize=True)
-    return target
+            draw.text((gap, gap), title, fill="black", font=font)
+            card.paste(ImageOps.pad(_part(driver, shown, part), (wide, high), color="white"), (gap, 3 * gap))
+            draw.rectangle((gap, 3 * gap, gap + wide - 1, 3 * gap + high), outline="lightgrey")
+            cards.append(card)
+    for name, columns in SHEETS.items():
+        (width, height), rows = cards[0].size, -(-len(cards) // columns)
+        sheet = Image.new("RGB", (columns * width + gap, rows * height), "white")
+        for number, card in enumerate(cards):
+            sheet.paste(card, (number % columns * width, number // columns * height))
+        sheet.quantize(128).save(target / name, optimize=True)
+    return [target / name for name in SHEETS]
 
 
 def _part(driver, shown, part: tuple[int, int, int, int]) -> Image.Image:
@@ -149,5 +160,5 @@ if __name__ == "__main__":
     given = [Path(argument) for argument in sys.argv[1:]]
     defaults = [paths.reports / "example" / "index.html", paths.reports]
     page, folder = given + defaults[len(given) :]
-    for picture in (*take(page, folder), take_lessons(page.parent, folder / LESSONS)):
+    for picture in (*take(page, folder), *take_lessons(page.parent, folder)):
         print(picture)

@@ -269,7 +269,7 @@ def draw_lands(numbers: Mapping[str, Any]) -> "Figure":
             axes.set(title=title, xlim=(-3, 152), xticks=(0, 50, 100), ylim=(-0.6, len(SENDERS) - 0.4))
             axes.spines["bottom"].set_bounds(0, 100)
         panels[0].set_yticks(range(len(SENDERS)), list(reversed(SENDERS)))
-        told = "% of the memes that land (pale: that fit),\n95 % intervals; right: number of memes sent"
+        told = "% of the memes that land (pale: that fit),\n95% intervals; right: number of memes sent"
         fig.supxlabel(told, fontsize=11)
     return fig
 

@@ -357,7 +357,7 @@ def page_of(source: Path) -> str:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
     if source.suffix == ".ipynb":
         notebook = without_exercises(nbformat.reads(text, as_version=4))
-    title = re.search(r"^# (.+)|$", notebook.cells[0].source, re.MULTILINE)[1] or source.stem
+    title = re.search(r"^# (.+)|$", notebook.cells[0].source.replace("`", ""), re.MULTILINE)[1] or source.stem
     stage = STAGES.get(source.stem)
     others = [lesson for lesson in lessons() if stage and STAGES[lesson[0]].templates == stage.templates]
     resources = {"metadata": {"name": title}, "name": source.stem, "lessons": others}
@@ -375,8 +375,9 @@ def write_page(executed: Path) -> None:
     files.write_text(executed.with_name("lessons.html"), page)
 
 
-LINK = re.compile(r'(<(?:a|img)\b[^>]*?)( href| src)="([^":#]+)((?:#[^"]*)?")')
-BLOCK = re.compile(r"</?(?:br|d[dt]|div|fig|h[1-6]|label|li|option|p|pre|summary|t[dhr])\b")
+LINK = re.compile(r'(<(?:a|img|source)\b[^>]*?)( href| src| srcset)="([^":#]+)((?:#[^"]*)?")')
+CELL, ROW = re.compile(r"</t[dh]>\s*(?=<t[dh]\b)"), re.compile(r"</?(?:li|tr)\b[^>]*>")
+BLOCK = re.compile(r"</?(?:br|d[dt]|div|fig|h[1-6]|label|li|option|p|pre|span lang|summary|t[dhr])\b")
 HEADING = re.compile(r'<h[1-4]\b[^>]*?\bid="([^"]*)"[^>]*>(.*?)</h[1-4]>', re.DOTALL)
 
 
@@ -444,8 +445,11 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
         bar = bar_of.render(here=source, own=homes[2], folder=folder, paths=paths, repository=repository)
         start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
-        unread = "script|style" + "|table|pre" * (source.suffix != ".md")  # results and code say nothing
-        text = BLOCK.sub(r" \g<0>", re.sub(rf"(?s)<({unread})\b.*?</\1>", " ", html[start:]))
+        unread = "nav|script|style|thead" + "|table|pre" * (
+            source.suffix != ".md"
+        )  # results and code say nothing
+        text = re.sub(rf"(?s)<({unread})\b.*?</\1>", " ", html[start:])
+        text = BLOCK.sub(r" \g<0>", ROW.sub(" ⏎ ", CELL.sub(" · ", text)))
         parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
         sections += ([target.name, *row] for row in zip(parts, parts, parts, strict=True))
         html = LINK.sub(partial(led, base), html[:start] + bar + html[start:])
