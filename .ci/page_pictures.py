@@ -50,7 +50,8 @@ style.textContent = `header, #ask, .head, .pick, #words, #origin, #gate .note { 
   .found { grid-template-columns: repeat(3, minmax(0, 1fr)) } .found img { width: 48px; height: 48px }
   .found li { grid-template-columns: 48px minmax(0, 1fr) }
   #steps section:last-of-type .found { display: block }
-  #browser:not(.playing) .tap { display: none } #chat { height: 452px } .side { height: 452px; overflow: hidden }`;
+  #browser:not(.playing) .tap { display: none }
+  #chat { height: 452px } .side { height: 452px; overflow: hidden }`;
 document.head.append(style);
 // The chat begins with a whole message.
 const chat = document.getElementById("chat"), now = chat.querySelector("[aria-current=true]");
