@@ -289,20 +289,22 @@ PAGE_NAMES = {
     "best single meme": "One meme", "context to caption": "Caption alone", "Diversity-aware": "Sampling",
     "without none": "must send at every turn", "greedy_difference": "Greedy minus Random",
     "sampling_difference": "Sampling minus Random", "Random, same turns": "Random, at Greedy’s turns",
-    "random_same_turns": "random, at Greedy’s turns",
+    "random_same_turns": "Random, at Greedy’s turns", "S-": "S−", "Psi": "Ψ",
 }  # fmt: skip
 """What the tables of the page say for names that files have, also as a part of a cell."""
 _NAMED = re.compile("|".join(map(re.escape, PAGE_NAMES)))  # untouched_2 stands before untouched
+_SENDER = re.compile(rf"(?:^|(?<= minus )|(?<= - ))(?:{'|'.join((*schemas.STRATEGIES, landing.POPULAR))})\b")
 
 
 def _said(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A table of files in the words of the page; a sender alone in its cell has a capital."""
-    senders = {who: who.capitalize() for who in (*schemas.STRATEGIES, landing.POPULAR) if "_" not in who}
-    if name in ("strategies_shown", "meme_use", "table_1_shown"):  # which have both kinds of Random
-        senders |= dict.fromkeys(("random", "Random"), "Random, at random turns")
+    """A table of files in the words of the page, senders with a capital."""
+    both = name in ("strategies_shown", "meme_use", "table_1_shown")  # which have both kinds of Random
 
     def word(cell: str) -> str:
-        return senders.get(cell) or _NAMED.sub(lambda found: PAGE_NAMES[found[0]], cell)
+        if both and cell in ("random", "Random"):
+            return "Random, at random turns"
+        said = _NAMED.sub(lambda found: PAGE_NAMES[found[0]], cell)
+        return _SENDER.sub(lambda found: found[0].capitalize(), said)
 
     # A p of files that were rounded to six digits may be 0.
     small = {"p": table["p"].replace("0.000", "< 0.001")} if "p" in table else {}

@@ -38,7 +38,9 @@ class StrategyWords(NamedTuple):
 
 STRATEGIES = {
     "greedy": StrategyWords("Greedy", "the best meme by the paper's score, where it passes a threshold"),
-    "sampling": StrategyWords("Sampling", "one of the paper's best few by lot, where Greedy sends one, too"),
+    "sampling": StrategyWords(
+        "Sampling", "one of the paper's best few, drawn at random, where Greedy sends one"
+    ),
     "random_same_turns": StrategyWords("Random, same turns", "a random meme, where Greedy sends one"),
     "random": StrategyWords("Random", "a random meme at random turns"),
     "learned": StrategyWords("Learned", "picks meme and turn by weights that were fitted on grades"),
