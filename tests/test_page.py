@@ -254,6 +254,20 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
     assert "1 visitor(s) of the page gave 6 votes." in people.people_of_run(made)[1]
 
 
+def test_a_game_that_ends_early_tells_its_result_and_the_next_one_keeps_its_votes(path, open_browser) -> None:
+    with open_browser() as driver:
+        driver.get(path.as_uri())
+        click(driver, "#game")
+        click(driver, "#rate button", 2)
+        click(driver, "#rate button:last-of-type")
+        said = "You preferred Reranked in 0 of 1 and Greedy in 0, and saw no difference in 1."
+        assert one(driver, "#rate").text.startswith(said)
+        click(driver, "#rate button:last-of-type")
+        click(driver, "#game")
+        said = "Your earlier votes (1) are kept; these are other chats. Chat 1 of 2."
+        assert one(driver, "#rate").text.startswith(said)
+
+
 def test_one_turn_of_each_chat_is_asked_about_where_most_candidates_are_graded() -> None:
     rows = [choice for name in ("a", "b") for choice in made_page.choices(name)]
     graded = {("a", turn): {"m1": 2.0} for turn in (4, 5)} | {("b", turn): {} for turn in (4, 5)}
