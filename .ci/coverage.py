@@ -34,8 +34,8 @@ no interval. In brackets: in how many of 100 there is none, because all dialogue
 is what earlier versions gave, the percentile interval of resampled dialogues, at 10 dialogues.
 
 ICC: share of the spread that lies between dialogues. Sizes: memes of a dialogue, `gate` 1 + Poisson(4), as
-in the example, `wild` 1 to 60. Grades of which 90 % are 0 are those of the example's memes drawn at random,
-75 % are 0 those of Greedy's; "ends known" uses that grades lie between 0 and 2. Where hits are rare,
+in the example, `wild` 1 to 60. "90 % are 0": grades as of the example's memes drawn at random; "75 % are
+0": as of Greedy's memes; "ends known" uses that grades lie between 0 and 2. Where hits are rare,
 intervals over ten dialogues are too wide rather than too narrow.
 
 | estimate | ICC | sizes | {sizes} | bootstrap |

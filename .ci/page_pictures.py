@@ -21,18 +21,18 @@ SHEETS = {"lessons.png": 2, "lessons_phone.png": 1}
 """A sheet of all cards -> its columns."""
 OUTPUTS = ".jp-OutputArea-output :is(img, .mc-row, .mc-page)"
 CARDS = {
-    "01_library_build": (0, (0, 0, 600, 300)),
+    "01_library_build": (6, (390, 0, 780, 214)),
     "02_annotation": (9, (0, 0, 614, 269)),
     "03_dialogue_generation": (0, (0, 0, 560, 300)),
-    "04_retrieval": (9, (262, 0, 918, 420)),
+    "04_retrieval": (7, (-8, 0, 540, 250)),
     "04b_learned_placement": (5, (0, 0, 425, 384)),
-    "04c_reranking": (1, (0, 0, 898, 492)),
+    "04c_reranking": (1, (0, 0, 506, 232)),
     "05_evaluation": (22, (0, 0, 768, 269)),
     "05b_studies": (0, (0, 0, 768, 407)),
     "06_figures": (25, (0, 0, 672, 250)),
     "07_template_memes": (3, (0, 0, 864, 346)),
-    "08_meme_text_retrieval": (8, (0, 0, 574, 240)),
-    "09_the_papers_data": (5, (-12, 0, 780, 192)),
+    "08_meme_text_retrieval": (8, (0, 0, 574, 258)),
+    "09_the_papers_data": (6, (-6, 0, 590, 211)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL = ("chat_browser.png", (1280, 800))
