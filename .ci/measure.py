@@ -312,11 +312,11 @@ def main(names: list[str]) -> None:
         "# Speed and memory",
         "",
         "Made by `make bench`, the last part by `make bench BENCH=paper_size`. Ratios are within one run; "
-        "seconds are those of the machine.",
+        "seconds are those of the machine. A target has the unit of what was measured.",
         "",
     ]
     lines += [f"- {part}: {kept[part]['machine']}" for part in PARTS if part in kept]
-    lines += ["", "| what | figure | measured | reached | notes |", "|---|---|---:|---|---|"]
+    lines += ["", "| what | target | measured | reached | notes |", "|---|---|---:|---|---|"]
     for part in PARTS:
         for row in kept.get(part, {}).get("figures", []):
             figure = Figure(**row)

@@ -292,6 +292,7 @@ PAGE_NAMES = {
     "random_same_turns": "Random, at Greedy’s turns", "S-": "S−", "Psi": "Ψ",
 }  # fmt: skip
 """What the tables of the page say for names that files have, also as a part of a cell."""
+CHAT_CELL = re.compile(r"<td>((?:news|role)-[^<]+)</td>")
 _NAMED = re.compile("|".join(map(re.escape, PAGE_NAMES)))  # untouched_2 stands before untouched
 _SENDER = re.compile(rf"(?:^|(?<= minus )|(?<= - ))(?:{'|'.join((*schemas.STRATEGIES, landing.POPULAR))})\b")
 
@@ -317,7 +318,9 @@ def table_of(run: Run, name: str) -> Markup:
     for path in (folder / "tables" / f"{name}.md" for folder in folders):
         if path.is_file():
             frame = _said(files.read_markdown(path), name)
-            return files.html_table(frame) if len(frame) else Markup()
+            shown = files.html_table(frame) if len(frame) else Markup()
+            linked = CHAT_CELL.sub(r'<td><a href="#chat=\1">\1</a></td>', str(shown))
+            return Markup(linked) if name == "table_2" else shown
     return Markup()
 
 

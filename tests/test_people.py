@@ -162,7 +162,7 @@ def test_items_by_keyboard_a_reload_and_the_csv(tmp_path, open_browser) -> None:
         assert "missing" in by_id(driver, "say").text
         keys(driver, Keys.HOME, Keys.ENTER)
         browser.reload_until(driver, lambda: driver.execute_script("return state.position") == 1)
-        assert by_id(driver, "begin").text == "继续 Go on (1 / 3)"
+        assert by_id(driver, "begin").text == "继续 Go on (已答 answered 1 / 3)"
         for name in ("consent", "begin", "back"):
             by_id(driver, name).click()
         assert [by_id(driver, f"o{i}").text for i in range(5)] == ["0", "55", "100", "50", "0"]
