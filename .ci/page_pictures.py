@@ -32,7 +32,7 @@ CARDS = {
     "06_figures": (25, (0, 0, 672, 250)),
     "07_template_memes": (3, (0, 0, 864, 346)),
     "08_meme_text_retrieval": (8, (0, 0, 574, 258)),
-    "09_the_papers_data": (6, (-6, 0, 590, 211)),
+    "09_the_papers_data": (8, (0, 0, 768, 240)),
 }
 """Lesson -> which of its outputs the card shows, and the part of it: left, top, right, bottom."""
 STILL = ("chat_browser.png", (1280, 800))
@@ -42,7 +42,7 @@ OPEN = "location.hash = `by=${arguments[0]}&turn=${arguments[1]}`; location.relo
 """The explorer opens on its first chat: one that the system made."""
 CROP = """
 const style = document.createElement("style");
-style.textContent = `header, #ask, .head, .pick, #words, #origin, #gate .note { display: none }
+style.textContent = `header, #ask, .head, .pick, #words, #origin, #usual, #gate .note { display: none }
   .bar > :not(fieldset), #rate .note, #steps section:first-of-type > :not(h3) { display: none }
   main { padding-top: 0 } #browser { margin-top: .8rem } #rate { min-height: 0 }
   #steps :is(h2, .note, .parts, .found a, section:nth-of-type(2) .detail) { display: none }

@@ -27,7 +27,7 @@ _ASKED = (
     ("情感一致", "表情包的情绪和此刻的情绪相符吗？", "Its emotion fits the mood"),
     ("语境得体", "在这里发它自然、得体吗？", "Sending it here is natural"),
     ("幽默效果", "在这里发它好笑吗？", "It is funny here"),
-    ("对话连贯", "发了它以后，聊天还接得下去吗？", "The talk flows on after it"),
+    ("对话连贯", "发了它以后，聊天还接得下去吗？", "The chat can go on after it"),
 )
 SCALES = dict(zip(DIMENSIONS, _ASKED, strict=True))
 """Name, question and English gloss of each dimension; the questions are those that judges are asked."""

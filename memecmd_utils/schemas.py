@@ -43,7 +43,9 @@ STRATEGIES = {
     ),
     "random_same_turns": StrategyWords("Random, same turns", "a random meme, where Greedy sends one"),
     "random": StrategyWords("Random", "a random meme at random turns"),
-    "learned": StrategyWords("Learned", "picks meme and turn by weights that were fitted on grades"),
+    "learned": StrategyWords(
+        "Learned", "picks meme and turn by weights that were fitted on grades and marks"
+    ),
     "reranked": StrategyWords("Reranked", "a model reads the chat and picks from the paper's best, or none"),
     "released_greedy": StrategyWords("Greedy, released", "what the paper's authors published as Greedy"),
     "released_sampling": StrategyWords("Sampling, released", "what they published as Diversity-aware"),

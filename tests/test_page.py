@@ -137,6 +137,11 @@ def test_a_journey_through_the_explorer(driver) -> None:
     assert [output.text for output in all_of(driver, "#sliders output")] == ["0.250", "0.037"]
     move(driver, "rise", 0.15)
     assert turns_with_memes(driver) == [5], "the second is held back by the rise"
+    for strategy, turns in (("greedy", list(SENT)), ("yours", [5])):  # the paper's keeps its own threshold
+        choose_strategy(driver, strategy)
+        assert turns_with_memes(driver) == turns
+    click(driver, "#usual")
+    assert turns_with_memes(driver) == list(SENT)
 
     def press(*keys: str) -> None:
         ActionChains(driver).send_keys(*keys).perform()
