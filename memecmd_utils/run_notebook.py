@@ -445,9 +445,8 @@ def build_site(folder: Path, pictures: bool = False) -> Path:
             html = source.read_text(encoding="utf-8") if source.suffix == ".html" else page_of(source)
         bar = bar_of.render(here=source, own=homes[2], folder=folder, paths=paths, repository=repository)
         start, title = html.index(">", html.index("<body")) + 1, re.search("<title>(.*?)</title>", html)[1]
-        unread = "nav|script|style|thead" + "|table|pre" * (
-            source.suffix != ".md"
-        )  # results and code say nothing
+        unread = "nav|script|style|thead"
+        unread += "|table|pre" * (source.suffix != ".md")  # results and code say nothing
         text = re.sub(rf"(?s)<({unread})\b.*?</\1>", " ", html[start:])
         text = BLOCK.sub(r" \g<0>", ROW.sub(" ⏎ ", CELL.sub(" · ", text)))
         parts = (Markup(part).striptags() for part in ("", title, *HEADING.split(text)))
