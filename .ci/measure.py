@@ -312,7 +312,8 @@ def main(names: list[str]) -> None:
         "# Speed and memory",
         "",
         "Made by `make bench`, the last part by `make bench BENCH=paper_size`. Ratios are within one run; "
-        "seconds are those of the machine. A target has the unit of what was measured.",
+        "seconds are those of the machine. A target has the unit of what was measured. Ratios and "
+        "times are medians over rounds, so a ratio need not be that of the times beside it.",
         "",
     ]
     lines += [f"- {part}: {kept[part]['machine']}" for part in PARTS if part in kept]

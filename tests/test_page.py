@@ -225,7 +225,7 @@ def test_the_game_is_played_to_its_end_and_memecmd_reads_the_votes(path, open_br
         for grades, said in {
             (0, None): "Of your memes one has a grade, and it does not fit. 1 more has no grade.",
             (2, 0.5, None, None): "Of your 2 graded memes, 1 fits and lands, too. 2 more have no grade.",
-            (1, 2, 1.5): "Of your 3 graded memes, 3 fit and 1 of them lands.",
+            (1, 2, 1.5): "Of your 3 graded memes, all 3 fit and 1 of them lands.",
             (None, None): "None of your 2 memes has a grade.",
         }.items():
             assert driver.execute_script(told, [grades]) == [said]

@@ -56,6 +56,8 @@ def open_browser(
             driver.set_page_load_timeout(SECONDS)
             driver.set_script_timeout(SECONDS)
             resize(driver, width, height)
+            # A window behind others has no focus, and JupyterLab knows no notebook without it.
+            driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
             if downloads:
                 allow = {"behavior": "allow", "downloadPath": str(downloads)}
                 driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
