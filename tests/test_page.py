@@ -123,7 +123,7 @@ def test_a_journey_through_the_explorer(driver) -> None:
 
     choose_strategy(driver, "yours")
     assert turns_with_memes(driver) == list(SENT), "nothing was moved: the run's own gate"
-    assert "T = 0.020, threshold 0.087." in one(driver, "#steps").text
+    assert "The best meme has T = 0.020, the threshold is 0.087." in one(driver, "#steps").text
     limits = [float(one(driver, "#theta0").get_attribute(name)) for name in ("min", "max")]
     for turn, best in made_page.SCORES.items():  # lie on the scale of the slider, and their parts add up
         click(driver, "#chat .turn", turn - 1)
