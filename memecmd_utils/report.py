@@ -289,7 +289,8 @@ PAGE_NAMES = {
     "best single meme": "One meme", "context to caption": "Caption alone", "Diversity-aware": "Sampling",
     "without none": "must send at every turn", "greedy_difference": "Greedy minus Random",
     "sampling_difference": "Sampling minus Random", "Random, same turns": "Random, at Greedy’s turns",
-    "random_same_turns": "Random, at Greedy’s turns", "strategy": "sender", "split": "test", "S-": "S−", "Psi": "Ψ",
+    "random_same_turns": "Random, at Greedy’s turns", "strategy": "sender", "split": "test",
+    "S-": "S−", "Psi": "Ψ",
 }  # fmt: skip
 """What the tables of the page say for names that files have, also as a part of a cell."""
 CHAT_CELL = re.compile(r"<td>((?:news|role)-[^<]+)</td>")
