@@ -320,8 +320,9 @@ def table_of(run: Run, name: str) -> Markup:
         if path.is_file():
             frame = _said(files.read_markdown(path), name)
             shown = files.html_table(frame) if len(frame) else Markup()
-            linked = CHAT_CELL.sub(r'<td><a href="#chat=\1">\1</a></td>', str(shown))
-            return Markup(linked) if name == "table_2" else shown
+            if name == "table_2":  # its dialogues are chats of the page
+                shown = Markup(CHAT_CELL.sub(r'<td><a href="#chat=\1">\1</a></td>', str(shown)))
+            return shown
     return Markup()
 
 
